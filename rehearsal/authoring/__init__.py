@@ -1,0 +1,1 @@
+"""BEFORE a run: write the corpus and check it."""

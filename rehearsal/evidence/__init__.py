@@ -1,0 +1,1 @@
+"""AFTER a run: read what came back without believing it, judge it again, write down what was seen."""

@@ -1,0 +1,159 @@
+"""Configuration, read once at the edge into frozen values.
+
+Where a value comes from, the last one wins: the defaults here, `~/.invoke.yaml`, the project's `invoke.yaml`
+(both under `rehearsal:`), `INVOKE_REHEARSAL_…`, a flag. `MODEL_URL` and `MODEL_KEY` come from the environment alone.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from rehearsal.runner import template as templates
+from rehearsal.runner.errors import UsageError
+
+LONGEST_TTL_S = 7 * 24 * 3600
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a rehearsal may be told.
+
+    template      version under rehearsal; None: the only one there is
+    fixtures      folder of the corpus
+    prompts       folder of the templates
+    box           kind of box
+    host          user@name[:port], for the box `host`
+    repeat        attempts of each fixture
+    concurrency   attempts at a time
+    ttl           seconds after which a box ends by itself
+    keep          leave the box up until then
+    out           folder under which each run's evidence gets a folder of its own
+    seam          a team's own provider, `path.py:function`
+    ssh_config    OpenSSH configuration file to be read instead of the user's
+    """
+
+    template: str | None = None
+    fixtures: Path = Path("fixtures")
+    prompts: Path = Path("prompts")
+    box: str = "loopback"
+    host: str | None = None
+    repeat: int = 1
+    concurrency: int = 8
+    ttl: int = 3600
+    keep: bool = False
+    out: Path = Path(".rehearsal/runs")
+    seam: str | None = None
+    ssh_config: str | None = None
+
+    @classmethod
+    def read(cls, configured: Mapping[str, Any], flags: Mapping[str, Any]) -> Settings:
+        """Merge what is configured with the flags that were given (None: not given); UsageError with the place."""
+        known = {item.name for item in fields(cls)}
+        unknown = sorted(set(configured) - known)
+        if unknown:
+            raise UsageError(f"rehearsal.{unknown[0]} is not a setting", hint=f"settings: {', '.join(sorted(known))}")
+        given = {key: value for key, value in flags.items() if value is not None}
+        values = {key: value for key, value in {**configured, **given}.items() if value is not None}
+        said = {key: f"--{key}" if key in given else f"rehearsal.{key}" for key in values}
+        whole = {key: _whole(values[key], said[key], most) for key, most in _WHOLE.items() if key in values}
+        paths = {key: Path(str(values[key])).expanduser() for key in ("fixtures", "prompts", "out") if key in values}
+        if "keep" in values and not isinstance(values["keep"], bool):
+            raise UsageError(f"{said['keep']} must be true or false")
+        texts = {
+            key: _text(values[key], said[key]) for key in ("template", "box", "host", "seam", "ssh_config") if key in values
+        }
+        settings = cls(**{**values, **texts, **whole, **paths})
+        if settings.host is not None and settings.box != "host":
+            raise UsageError(f"--host is for the box `host`, and the box is {settings.box!r}", hint="add --box host")
+        return settings
+
+    def version(self) -> str:
+        """The template version under rehearsal: the configured one, or the only one there is."""
+        if self.template is not None:
+            return self.template
+        have = templates.versions(self.prompts)
+        if len(have) == 1:
+            return have[0]
+        raise UsageError(
+            f"{self.prompts} holds {len(have)} templates, so which one is meant?",
+            hint=f"add --template VERSION, one of: {', '.join(have)}" if have else "write prompts/<version>.txt",
+        )
+
+
+# The most of each: what is more is a typing error, or needs another kind of box.
+_WHOLE = {"repeat": 1000, "concurrency": 256, "ttl": LONGEST_TTL_S}
+
+
+def _whole(value: Any, said: str, most: int) -> int:
+    text = str(value).strip()
+    if isinstance(value, bool) or not text.isascii() or not text.isdigit() or not 1 <= int(text) <= most:
+        raise UsageError(f"{said} must be a whole number from 1 to {most}, not {text[:40]!r}")
+    return int(text)
+
+
+def _text(value: Any, said: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise UsageError(f"{said} must be a text, not {value!r}")
+    return value
+
+
+@dataclass(frozen=True)
+class Model:
+    """Where replies come from. The URL and the key never show in a repr, and only `endpoint` is ever written down."""
+
+    url: str = field(repr=False)
+    key: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Model | None:
+        """MODEL_URL and MODEL_KEY; None where MODEL_URL is not set. UsageError where it is not a URL."""
+        url = environment.get("MODEL_URL", "").strip()
+        key = environment.get("MODEL_KEY", "").strip() or None
+        if not url:
+            return None
+        try:
+            parts = urlsplit(url)
+            good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            good = False
+        if not good or not url.isascii() or not url.isprintable() or " " in url:
+            raise UsageError("MODEL_URL is not a URL that starts with http:// or https:// and names a host")
+        if key is not None and not (key.isascii() and key.isprintable()):
+            raise UsageError("MODEL_KEY holds characters that no HTTP header can carry")
+        return cls(url, key)
+
+    @property
+    def endpoint(self) -> str:
+        """The URL without user, password and query: what may be written down."""
+        parts = urlsplit(self.url)
+        host = f"[{parts.hostname}]" if parts.hostname and ":" in parts.hostname else parts.hostname
+        port = f":{parts.port}" if parts.port else ""
+        return f"{parts.scheme}://{host}{port}{parts.path}"
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether there is a key, or the URL carries one: a user, a password or any query."""
+        parts = urlsplit(self.url)
+        return self.key is not None or parts.username is not None or bool(parts.query)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach it."""
+        name = urlsplit(self.url).hostname or ""
+        if name == "localhost" or name.endswith(".localhost"):
+            return True
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return address.is_loopback or address.is_unspecified
+
+    def needs_relay(self, isolation: str) -> bool:
+        """Whether the box must reach it through the SSH connection."""
+        return self.is_local or self.is_secret or isolation == "sealed"
+

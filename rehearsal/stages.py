@@ -1,0 +1,328 @@
+"""The stages of a rehearsal, one function each; `rehearse` strings them together, a prompt fight repeats some of them.
+
+Each takes a box's ledger row and returns its next one. What was synced is kept on the laptop beside the box's keys
+until the box is gone, so that every later stage holds the box against exactly that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import secrets as random
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
+
+from rehearsal import boxes
+from rehearsal.boxes import Presence, Request
+from rehearsal.boxes.box import Box, Progress
+from rehearsal.boxes.exposure import Exposure, examine, in_bytes
+from rehearsal.boxes.ledger import GONE, LOST, Ledger, Row
+from rehearsal.boxes.payload import payload
+from rehearsal.boxes.relay import Relay, Target
+from rehearsal.boxes.ssh import Link
+from rehearsal.console import Console
+from rehearsal.evidence import artifact
+from rehearsal.evidence.judgement import Judgement, judge_again
+from rehearsal.evidence.receipt import Receipt, write_whole
+from rehearsal.preregistration import Prepared
+from rehearsal.runner import plan as plans
+from rehearsal.runner.errors import BoxError, LinkError, RehearsalError, UsageError, VoidRun
+from rehearsal.settings import Model, Settings
+
+FIRST_POLL_S = 0.05
+SLOWEST_POLL_S = 0.5
+RECONNECT_S = 30  # for a link that was lost while the run goes on
+SLACK_S = 60  # over the template's own deadline, before a silent run is given up
+SNAPSHOT = "eval_runs.db"
+
+
+@dataclass
+class Session:
+    """One box with an open link to it."""
+
+    row: Row
+    link: Link
+
+    @property
+    def box(self) -> Box:
+        """The commands for it."""
+        if self.row.address is None:
+            raise BoxError(f"box {self.row.box_id} was never made", hint="provision another one")
+        return Box(self.row.address, self.link, self.row.python)
+
+
+def inputs(row: Row) -> Path:
+    """The laptop's own copy of what was synced to a box."""
+    return Path(row.keys) / "run"
+
+
+@contextlib.contextmanager
+def connected(row: Row) -> Iterator[Session]:
+    """A link to a box that is already there."""
+    if row.address is None:
+        raise BoxError(f"box {row.box_id} was never made", hint="provision another one")
+    session = Session(row, Link(row.address))
+    try:
+        yield session
+    finally:
+        session.link.close()
+
+
+def ask(settings: Settings, ledger: Ledger) -> Row:
+    """Write down that a box will be made, with fresh keys: before anything exists."""
+    from rehearsal.boxes.keys import mint
+
+    boxes.driver(settings.box, ssh_config=settings.ssh_config)  # an unknown kind stops here, without a row
+    box_id = f"box-{random.token_hex(4)}"
+    keys = ledger.folder / "boxes" / box_id
+    mint(keys)
+    request = Request(box_id, settings.ttl, settings.keep, keys, settings.host)
+    return ledger.intend(request, settings.box)
+
+
+def provision(row: Row, settings: Settings, ledger: Ledger) -> Session:
+    """Make the box and arm its dead-man timer; a session with it."""
+    request = Request(row.box_id, settings.ttl, row.kept, Path(row.keys), row.target)
+    address = boxes.driver(row.driver, ssh_config=settings.ssh_config).create(request)
+    row = ledger.move(row.box_id, "created", address=address)
+    session = Session(row, Link(address))
+    python = session.box.arm(max(1, row.left_s))
+    session.row = ledger.move(row.box_id, "armed", python=python)
+    return session
+
+
+def sync(session: Session, prepared: Prepared, ledger: Ledger) -> None:
+    """Send the payload, the plan, the fixtures and the template; nothing else."""
+    row = session.row
+    local = inputs(row)
+    shutil.rmtree(local, ignore_errors=True)
+    for name, content in prepared.files:
+        path = local / name
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_bytes(content)
+    archive, sha256 = payload()
+    session.box.put_payload(archive, sha256)
+    session.box.put_run(prepared.files)
+    session.row = ledger.move(
+        row.box_id, "synced", run_id=prepared.plan.run_id, evidence=str(prepared.evidence.resolve())
+    )
+
+
+def run(session: Session, model: Model, ledger: Ledger, console: Console, secrets: Mapping[str, str]) -> Exposure:
+    """Start the run and follow it to its end; what the box could have seen.
+
+    The model is reached through the relay where it must be. Raises VoidRun where the box refuses the run.
+    """
+    plan = plans.load(inputs(session.row))
+    timeout_s = float(plan.settings.get("timeout_s", 45.0))
+    _, sha256 = payload()
+    address = session.box.address
+    with contextlib.ExitStack() as stack:
+        relay = None
+        url = model.url
+        if model.needs_relay(address.isolation):
+            relay = stack.enter_context(Relay(address, Target(model.url, model.key, timeout_s)))
+            url = relay.url
+        session.box.start(sha256, url)
+        session.row = ledger.move(session.row.box_id, "running")
+        follower = _Follower(session, plan, relay, console, timeout_s + SLACK_S, sha256)
+        try:
+            follower.follow()
+        finally:
+            console.end_attempts()
+    reports = [*follower.inspections, session.box.inspect(sha256)]
+    exposure = examine(
+        follower.started,
+        reports,
+        allowed=session.box.environment(url),
+        synced=_digests(inputs(session.row)),
+        secrets=secrets,
+    )
+    write_whole(_exposure_file(session.row), json.dumps(exposure.to_json()))
+    return exposure
+
+
+def refuse_exposed(run_id: str, exposure: Exposure) -> None:
+    """VoidRun where the box saw more than it may."""
+    if exposure.beyond:
+        raise VoidRun(
+            f"run {run_id}: the box holds more than it may: {'; '.join(exposure.beyond[:5])}",
+            hint="the whole list is in teardown.json, in the evidence",
+        )
+
+
+def pull(session: Session, ledger: Ledger, secrets: Mapping[str, str]) -> Judgement:
+    """Fetch a snapshot of the rows as evidence and judge every reply again, here.
+
+    It lands under a temporary name, and under its own once digest, integrity and row count are right.
+    """
+    row = session.row
+    local = inputs(row)
+    plan = plans.load(local)
+    template = plans.verify(plan, local)
+    evidence = Path(row.evidence or "")
+    evidence.mkdir(parents=True, exist_ok=True)
+    _, sha256 = payload()
+    part = evidence / f".{SNAPSHOT}.part"
+    try:
+        with part.open("wb") as handle:
+            said = session.box.snapshot(sha256, handle)
+        content = part.read_bytes()
+        if hashlib.sha256(content).hexdigest() != said.get("sha256"):
+            raise BoxError(f"run {plan.run_id}: the rows arrived damaged", hint="pull again")
+        if leaked := in_bytes(SNAPSHOT, content, secrets):
+            raise VoidRun(f"run {plan.run_id}: {leaked[0]}", hint="the model was given a secret, or knows one")
+        found = artifact.read(part, plan)
+        part.replace(evidence / SNAPSHOT)
+    finally:
+        part.unlink(missing_ok=True)
+    session.row = ledger.move(row.box_id, "pulled")
+    fixtures = {entry.id: plans.read_fixture(entry, local) for entry in plan.entries}
+    return judge_again(found, plan, template, fixtures)
+
+
+def tear_down(row: Row, ledger: Ledger) -> Receipt:
+    """End a box whatever its state, look again, and write down what was seen; never raises for a box that resists."""
+    row = ledger.row(row.box_id)
+    if row.state == GONE:
+        return receipt(row, ledger, left=(), state=GONE)
+    left: list[str] = []
+    ledger.move(row.box_id, "destroying")
+    driver = boxes.driver(row.driver)
+    try:
+        driver.destroy(row.record)
+    except RehearsalError as error:
+        left.append(error.message)
+    seen = driver.presence(row.record)
+    if seen is not Presence.ABSENT:
+        left.insert(0, f"box {row.box_id} ({row.driver}): a look says {seen.value}")
+        row = ledger.move(row.box_id, LOST)
+        return receipt(row, ledger, left=tuple(left), state=LOST)
+    row = ledger.move(row.box_id, GONE)
+    written = receipt(row, ledger, left=(), state=GONE)
+    shutil.rmtree(row.keys, ignore_errors=True)
+    return written
+
+
+def receipt(row: Row, ledger: Ledger, *, left: tuple[str, ...], state: str) -> Receipt:
+    """What became of a box, written into the evidence of its last run where there was one."""
+    seen = _exposure_file(row)
+    written = Receipt(
+        run_id=row.run_id,
+        box_id=row.box_id,
+        driver=row.driver,
+        isolation=row.isolation,
+        state=state,
+        left=left,
+        history=tuple(ledger.history(row.box_id)),
+        exposure=json.loads(seen.read_text()) if seen.is_file() else None,
+    )
+    if row.evidence is not None and Path(row.evidence).is_dir():
+        written.write(Path(row.evidence))
+    return written
+
+
+def _exposure_file(row: Row) -> Path:
+    return Path(row.keys) / "exposure.json"
+
+
+def _is_gone(row: Row) -> bool:
+    return boxes.driver(row.driver).presence(row.record) is Presence.ABSENT
+
+
+# What a box may call its refusal; any other word is the box's fault.
+_REFUSALS: Mapping[str, type[RehearsalError]] = {"VoidRun": VoidRun, "InvalidInput": VoidRun, "UsageError": UsageError}
+
+
+def _refusal(run_id: str, event: Mapping[str, Any]) -> RehearsalError:
+    kind = _REFUSALS.get(str(event.get("error")), BoxError)
+    return kind(f"run {run_id}: the box refuses: {event.get('message')}", hint=str(event.get("hint") or ""))
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+class _Follower:
+    """Reads the run's event log from an offset until its last event, over links that may be lost."""
+
+    def __init__(
+        self, session: Session, plan: plans.Plan, relay: Relay | None, console: Console, silence_s: float, sha256: str
+    ) -> None:
+        self.session = session
+        self.plan = plan
+        self.relay = relay
+        self.console = console
+        self.silence_s = silence_s
+        self.sha256 = sha256
+        self.started: Mapping[str, Any] = {}
+        self.inspections: list[Mapping[str, Any]] = []
+        self._offset = 0
+        self._tally = {"pass": 0, "fail": 0, "error": 0}
+        self._last: Mapping[str, Any] | None = None
+
+    def follow(self) -> None:
+        """Return at `end`; raise what the box's refusal says, or BoxError where the run died or went silent."""
+        self.console.start_attempts(self.plan.expected, 0)
+        wait = FIRST_POLL_S
+        heard = time.monotonic()
+        while self._last is None:
+            seen = self._look()
+            for event in seen.events:
+                self._take(event)
+            if seen.events:
+                heard, wait = time.monotonic(), FIRST_POLL_S
+            elif not seen.alive:
+                raise BoxError(
+                    f"run {self.plan.run_id} died on the box: {self.session.box.log_tail() or 'without a word'}",
+                    hint="the same stage again runs only what is missing, on a box that was kept",
+                )
+            elif time.monotonic() - heard > self.silence_s:
+                raise BoxError(f"run {self.plan.run_id}: no attempt has ended for {self.silence_s:g} s")
+            elif not self.inspections:
+                self.inspections.append(self.session.box.inspect(self.sha256))
+            if self._last is None:
+                time.sleep(wait)
+                wait = min(SLOWEST_POLL_S, wait * 1.5)
+        if self._last.get("event") == "refused":
+            raise _refusal(self.plan.run_id, self._last)
+
+    def _look(self) -> Progress:
+        """One look, with a new link where the old one was lost; LinkError where the box can't be reached any more."""
+        for attempt in Retrying(
+            stop=stop_after_delay(RECONNECT_S),
+            wait=wait_exponential(0.2, max=3),
+            retry=retry_if_exception(lambda error: isinstance(error, LinkError) and not _is_gone(self.session.row)),
+            reraise=True,
+        ):
+            with attempt:
+                if not self.session.link.alive:
+                    self.session.link.close()
+                    self.session.link = Link(self.session.box.address)
+                if self.relay is not None:
+                    self.relay.keep_up()
+                return self.session.box.follow(self._offset)
+        raise AssertionError("unreachable: Retrying returns or raises")
+
+    def _take(self, event: Mapping[str, Any]) -> None:
+        kind = event.get("event")
+        if kind == "start" and not self.started:
+            self.started = event
+        elif kind == "attempt":
+            outcome = str(event.get("outcome"))
+            self._tally[outcome] = self._tally.get(outcome, 0) + 1
+            tally = ", ".join(f"{count} {word}" for word, count in self._tally.items() if count)
+            self.console.attempt(self.plan.run_id, event, tally)
+        elif kind in ("end", "refused"):
+            self._last = event

@@ -1,0 +1,46 @@
+"""What a run came to, in words: the table's rows and the last line. Pure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rehearsal.evidence.judgement import GREEN, RED, FixtureResult, Judgement
+from rehearsal.runner.plan import Plan
+
+COLUMNS = ("fixture", "attempts", "verdict", "reason")
+EXIT_CODES = {GREEN: 0, RED: 1}  # anything else is 3: no verdict
+
+
+def opening(plan: Plan) -> str:
+    """The first line: what will be run."""
+    times = f" × {plan.repeat}" if plan.repeat > 1 else ""
+    aside = f" ({plan.set_aside} of other templates set aside)" if plan.set_aside else ""
+    return f"{plan.template_version}: {len(plan.entries)} fixtures{times}{aside}, model {plan.endpoint}"
+
+
+def table(judgement: Judgement) -> list[tuple[str, str, str, str]]:
+    """A row for each fixture; the reason shows the offending words in their sentence."""
+    return [
+        (result.fixture_id, f"{result.passed} of {result.attempts}", result.outcome, _reasons(result))
+        for result in judgement.fixtures
+    ]
+
+
+def conclusion(judgement: Judgement, plan: Plan, evidence: Path) -> str:
+    """The last line: verdict, what was rehearsed, counts, where the evidence lies."""
+    counts = judgement.counts
+    head = f"{judgement.verdict.upper() if judgement.verdict != 'none' else 'NO VERDICT'}: run {plan.run_id}, {plan.template_version}"
+    parts = [f"{counts.passed} of {counts.expected} attempts passed"]
+    parts += [f"{counts.failed} failed"] if counts.failed else []
+    parts += [f"{counts.errors} not measured"] if counts.errors else []
+    parts += [f"{counts.missing} missing"] if counts.missing else []
+    parts += [f"{plan.set_aside} fixtures of other templates set aside"] if plan.set_aside else []
+    return f"{head}: {', '.join(parts)}. Evidence: {evidence}"
+
+
+def _reasons(result: FixtureResult) -> str:
+    lines = []
+    for finding in result.findings[:4]:
+        lines.append(f"{finding.reason} in “{finding.excerpt}”" if finding.excerpt else finding.reason)
+    more = len(result.findings) - len(lines)
+    return "; ".join([*lines, *([f"and {more} more"] if more > 0 else [])])

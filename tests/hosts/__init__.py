@@ -1,0 +1,1 @@
+"""Real SSH hosts on this machine."""

@@ -1,0 +1,1 @@
+"""One file per module; no host, no network."""
