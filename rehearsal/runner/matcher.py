@@ -362,10 +362,14 @@ def _figured(text: str) -> str:
 
     def figure(match: re.Match[str]) -> str:
         signs, start, end = match[0], *match.span()
-        before, after = text[max(start - 1, 0) : start].isalpha(), text[end : end + 1].isalpha()
+        before, after = _in_word(text[max(start - 1, 0) : start]), _in_word(text[end : end + 1])
         return signs.translate(_SIGNS) if after or (before and signs[0] != "!") else signs
 
     return _LONE_L.sub(" 1", _CAPITAL_I.sub("1", _SIGN.sub(figure, text)))
+
+
+def _in_word(beside: str) -> bool:
+    return beside.isalpha() or beside == JOIN or beside > "\x7f"
 
 
 # Each begins with the rarer character, for which the engine skips ahead, and looks back from there.

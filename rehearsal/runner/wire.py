@@ -104,7 +104,7 @@ def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
     """
     value = headers.get("retry-after", "").strip()
     if value.isascii() and value.isdigit():
-        return float(value[:9])  # a longer number is for ever too
+        return float(value)
     until = _http_date(value)
     if until is None:
         return None

@@ -28,7 +28,7 @@ from cryptography.x509.oid import NameOID
 
 from rehearsal.runner import exchange
 from rehearsal.runner.errors import UsageError
-from rehearsal.runner.provider import KEPT_BYTES, Completion, complete, load_seam, new_client
+from rehearsal.runner.provider import Completion, complete, load_seam, new_client
 from rehearsal.runner.strict_json import NotStrictJson, parse
 from rehearsal.runner.template import Settings
 from rehearsal.runner.wire import request_body, retry_after_s, storable
@@ -38,6 +38,7 @@ from tests.contract.misbehaving import DRAFT, Behaviour, Server, serve
 PLAIN = Settings(timeout_s=20)
 CHAT = Settings(api="openai-chat", timeout_s=20)
 SHORT = Settings(timeout_s=0.3)
+MIB, HEAD = 1024 * 1024, 64 * 1024  # the cap on a reply, and what is kept of a larger one; bytes
 ROOT = Path(__file__).parents[2]
 
 
@@ -231,8 +232,8 @@ def test_a_body_that_can_not_be_unpacked(encoding: str, body: bytes) -> None:
 
 
 def test_a_reply_of_exactly_the_cap_is_whole() -> None:
-    done, _ = met(bad.answer(200, b"x" * exchange.MAX_BODY_BYTES))
-    assert (done.raw_reply, done.finish_reason) == ("x" * exchange.MAX_BODY_BYTES, None)
+    done, _ = met(bad.answer(200, b"x" * MIB))
+    assert (done.raw_reply, done.finish_reason) == ("x" * MIB, None)
 
 
 @pytest.mark.parametrize("settings", [PLAIN, CHAT])
@@ -242,7 +243,7 @@ def test_a_reply_of_exactly_the_cap_is_whole() -> None:
 def test_a_reply_above_the_cap_is_cut(behaviour: Behaviour, settings: Settings) -> None:
     done, server = met(behaviour, settings)
     assert (done.finish_reason, done.error, done.http_status) == ("too_large", None, 200)
-    assert done.raw_reply == ("la " * KEPT_BYTES)[:KEPT_BYTES]
+    assert done.raw_reply == ("la " * HEAD)[:HEAD]
     assert len(server.asked) == 1
 
 
@@ -252,7 +253,7 @@ def test_a_gzip_bomb_is_not_unpacked_whole() -> None:
         done = ask(server.url)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-    assert (done.finish_reason, done.raw_reply) == ("too_large", " " * KEPT_BYTES)
+    assert (done.finish_reason, done.raw_reply) == ("too_large", " " * HEAD)
     assert peak < 8 * 1024 * 1024
 
 
@@ -639,7 +640,7 @@ def test_a_seam_gives_a_reply(seam: Path, function: str, reply: str) -> None:
 
 def test_a_seams_large_reply_is_cut(seam: Path) -> None:
     done = by_seam(seam, "large")
-    assert (done.finish_reason, done.raw_reply) == ("too_large", "ä" * (KEPT_BYTES // 2))
+    assert (done.finish_reason, done.raw_reply) == ("too_large", "ä" * (HEAD // 2))
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,10 @@ ROOMS = {
     "preregistration": Room(BELOW, "it joins the rooms below, before a host exists"),
     "stages": Room((*BELOW, "rehearsal.preregistration"), "it joins the rooms below, one function a stage"),
     "rehearse": Room((*BELOW, *STAGES), "it strings the stages together; the tasks stand on it"),
-    "fight": Room((*BELOW, *STAGES), "it does single stages on a kept box; the tasks stand on it"),
+    "fight": Room((*BELOW, *STAGES, "rehearsal.rehearse"), "it does single stages; the tasks stand on it"),
     "upkeep": Room((*BELOW, *STAGES), "it looks after what a run left; the tasks stand on it"),
+    "doctor": Room(BELOW, "it looks at the rooms and runs no stage"),
+    "starter": Room(("rehearsal.console", ERRORS), "it lays out files before there is a project"),
     "tasks": Room(("rehearsal",), "it is the top"),
 }
 # Third-party packages that have one door, so that their ways stay behind it.

@@ -55,6 +55,10 @@ def folder(address: Address) -> Path:
     return Path(address.socket).parent
 
 
+def warden_of(address: Address) -> psutil.Process:
+    return next(p for p in warden.occupants(folder(address)) if warden.is_warden(p, folder(address)))
+
+
 def eventually(what: Callable[[], bool], seconds: float = 20) -> bool:
     """Whether it becomes true; the time only bounds the wait for a failure."""
     deadline = time.monotonic() + seconds
@@ -287,9 +291,7 @@ def test_a_box_whose_warden_was_killed_is_present_until_destroyed(driver: Loopba
         link.script(
             'setsid sh -c \'sleep 9998; : "$1"\' sh "$1" </dev/null >/dev/null 2>&1 &', address.directory
         )
-    for process in warden.occupants(folder(address)):
-        if warden.is_warden(process, folder(address)):
-            process.kill()
+    warden_of(address).kill()
     assert driver.presence(record(asked)) is Presence.PRESENT
     driver.destroy(record(asked))
     assert driver.presence(record(asked)) is Presence.ABSENT
@@ -299,15 +301,10 @@ def test_a_box_whose_warden_was_killed_is_present_until_destroyed(driver: Loopba
 
 def test_a_box_whose_server_ended_is_cleared_away(driver: Loopback, asked: Request) -> None:
     address = driver.create(asked)
-    server = next(p for p in psutil.process_iter(["cmdline"]) if _is_server(p, address))
+    below = warden_of(address).children(recursive=True)
+    server = next(p for p in below if p.cmdline()[3].endswith("loopback_server.py"))
     server.kill()
     assert eventually(lambda: driver.presence(record(asked)) is Presence.ABSENT)
-
-
-def _is_server(process: psutil.Process, address: Address) -> bool:
-    argv = process.info["cmdline"] or []
-    at = next((i for i, argument in enumerate(argv) if argument.endswith("loopback_server.py")), None)
-    return at is not None and at <= 3 and argv[at + 1] == str(Path(address.directory).parent)
 
 
 def test_only_the_box_of_that_id_is_touched(driver: Loopback, asked: Request) -> None:
