@@ -20,16 +20,21 @@ from rich.text import Text
 
 from rehearsal.runner.errors import RehearsalError
 
-STYLES = {"pass": "green", "green": "green", "fail": "bold red", "red": "bold red", "error": "yellow", "none": "yellow"}
+STYLES = {
+    "pass": "green",
+    "green": "green",
+    "fail": "bold red",
+    "red": "bold red",
+    "error": "yellow",
+    "none": "yellow",
+}
 # Format characters include the bidi controls, which could show a sentence backwards.
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 
 def safe(text: object) -> str:
     """`text` with every character that could steer a terminal written out as an escape; line ends become spaces."""
-    return "".join(
-        letter if unicodedata.category(letter) not in _UNSAFE else _spelled(letter) for letter in str(text)
-    )
+    return "".join(letter if unicodedata.category(letter) not in _UNSAFE else _spelled(letter) for letter in str(text))
 
 
 def _spelled(letter: str) -> str:
@@ -80,7 +85,10 @@ class Console:
                 return
         reason = event.get("reason")
         words = f"{event.get('fixture_id')}  attempt {event.get('attempt')}: {event.get('outcome')}"
-        self.line(f"{run_id}  {words}{f'  {reason}' if reason else ''}", style=STYLES.get(str(event.get("outcome")), ""))
+        self.line(
+            f"{run_id}  {words}{f'  {reason}' if reason else ''}",
+            style=STYLES.get(str(event.get("outcome")), ""),
+        )
 
     def end_attempts(self) -> None:
         """Take the progress bar away; safe to call twice."""

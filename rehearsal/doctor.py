@@ -52,7 +52,11 @@ def _machine() -> Iterator[Check]:
     else:
         remedy = "install the package bubblewrap" if sys.platform == "linux" else ""
         yield Check("bubblewrap", NOTE, "can't run here, so the loopback box is not sealed", remedy)
-    for program, use in (("ssh", "needed for --box host"), ("ssh-keygen", "needed for --box host"), ("git", "")):
+    for program, use in (
+        ("ssh", "needed for --box host"),
+        ("ssh-keygen", "needed for --box host"),
+        ("git", ""),
+    ):
         path = shutil.which(program)
         yield Check(program, OK if path else NOTE, path or f"not on PATH; {use}", "" if path else f"install {program}")
     try:
@@ -69,7 +73,11 @@ def _model() -> Iterator[Check]:
         return
     why = lab.unavailable()
     if model is not None:
-        way = "through the relay" if model.needs_relay("not sealed") else "directly, or through the relay from a sealed box"
+        way = (
+            "through the relay"
+            if model.needs_relay("not sealed")
+            else "directly, or through the relay from a sealed box"
+        )
         yield Check("model", OK, f"{model.endpoint}, {way}")
     elif why is None:
         yield Check("model", OK, "MODEL_URL is not set: the lab model answers")

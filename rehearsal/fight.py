@@ -111,9 +111,7 @@ def chosen(ledger: Ledger, box_id: str | None) -> Row:
 def _end(row: Row, ledger: Ledger) -> None:
     seen = stages.tear_down(row, ledger)
     if seen.left:
-        raise TeardownIncomplete(
-            f"something may be left: {'; '.join(seen.left)}", hint="`invoke cleanup` tries again"
-        )
+        raise TeardownIncomplete(f"something may be left: {'; '.join(seen.left)}", hint="`invoke cleanup` tries again")
 
 
 @contextmanager

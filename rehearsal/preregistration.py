@@ -68,7 +68,9 @@ def prepare(settings: Settings, model: Model | None, secrets: Mapping[str, str])
     try:
         write_whole(prepared.evidence / "plan.json", plan.to_json())
     except OSError as error:
-        raise UsageError(f"{settings.out} can't be written to: {error.strerror}", hint="choose another with --out") from error
+        raise UsageError(
+            f"{settings.out} can't be written to: {error.strerror}", hint="choose another with --out"
+        ) from error
     return prepared
 
 

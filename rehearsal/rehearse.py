@@ -46,7 +46,13 @@ class Result:
         }
 
     @classmethod
-    def of(cls, judgement: Judgement | None, prepared: Prepared | None, row: Row | None, error: RehearsalError | None) -> Result:
+    def of(
+        cls,
+        judgement: Judgement | None,
+        prepared: Prepared | None,
+        row: Row | None,
+        error: RehearsalError | None,
+    ) -> Result:
         """The result of what was reached: an error outweighs a verdict."""
         verdict = judgement.verdict if judgement is not None else NONE
         return cls(

@@ -23,7 +23,8 @@ LONGEST_TTL_S = 7 * 24 * 3600
 class Settings:
     """What a rehearsal may be told.
 
-    template      version under rehearsal; None: the only one there is
+    template      version under rehearsal, as a flag says; None: see `version`
+    usual         the configured version
     fixtures      folder of the corpus
     prompts       folder of the templates
     box           kind of box
@@ -38,6 +39,7 @@ class Settings:
     """
 
     template: str | None = None
+    usual: str | None = None
     fixtures: Path = Path("fixtures")
     prompts: Path = Path("prompts")
     box: str = "loopback"
@@ -53,30 +55,35 @@ class Settings:
     @classmethod
     def read(cls, configured: Mapping[str, Any], flags: Mapping[str, Any]) -> Settings:
         """Merge what is configured with the flags that were given (None: not given); UsageError with the place."""
-        known = {item.name for item in fields(cls)}
-        unknown = sorted(set(configured) - known)
+        unknown = sorted(set(configured) - set(NAMES))
         if unknown:
-            raise UsageError(f"rehearsal.{unknown[0]} is not a setting", hint=f"settings: {', '.join(sorted(known))}")
+            raise UsageError(f"rehearsal.{unknown[0]} is not a setting", hint=f"settings: {', '.join(NAMES)}")
         given = {key: value for key, value in flags.items() if value is not None}
         values = {key: value for key, value in {**configured, **given}.items() if value is not None}
         said = {key: f"--{key}" if key in given else f"rehearsal.{key}" for key in values}
-        whole = {key: _whole(values[key], said[key], most) for key, most in _WHOLE.items() if key in values}
-        paths = {key: Path(str(values[key])).expanduser() for key in ("fixtures", "prompts", "out") if key in values}
-        if "keep" in values and not isinstance(values["keep"], bool):
-            raise UsageError(f"{said['keep']} must be true or false")
-        texts = {
-            key: _text(values[key], said[key]) for key in ("template", "box", "host", "seam", "ssh_config") if key in values
-        }
-        settings = cls(**{**values, **texts, **whole, **paths})
+        checked: dict[str, Any] = {}
+        for key, value in values.items():
+            if key in _WHOLE:
+                checked[key] = _whole(value, said[key], _WHOLE[key])
+            elif key == "keep":
+                checked[key] = _truth(value, said[key])
+            else:
+                text = _text(value, said[key])
+                checked[key] = Path(text).expanduser() if key in ("fixtures", "prompts", "out") else text
+        if "template" not in given:
+            checked["usual"] = checked.pop("template", None)
+        settings = cls(**checked)
         if settings.host is not None and settings.box != "host":
             raise UsageError(f"--host is for the box `host`, and the box is {settings.box!r}", hint="add --box host")
         return settings
 
     def version(self) -> str:
-        """The template version under rehearsal: the configured one, or the only one there is."""
+        """The version under rehearsal: the flag's, else the configured one if it is there, else the only one."""
         if self.template is not None:
             return self.template
         have = templates.versions(self.prompts)
+        if self.usual is not None and self.usual in have:
+            return self.usual
         if len(have) == 1:
             return have[0]
         raise UsageError(
@@ -84,6 +91,9 @@ class Settings:
             hint=f"add --template VERSION, one of: {', '.join(have)}" if have else "write prompts/<version>.txt",
         )
 
+
+# What may be configured, and has a flag.
+NAMES = tuple(item.name for item in fields(Settings) if item.name != "usual")
 
 # The most of each: what is more is a typing error, or needs another kind of box.
 _WHOLE = {"repeat": 1000, "concurrency": 256, "ttl": LONGEST_TTL_S}
@@ -94,6 +104,12 @@ def _whole(value: Any, said: str, most: int) -> int:
     if isinstance(value, bool) or not text.isascii() or not text.isdigit() or not 1 <= int(text) <= most:
         raise UsageError(f"{said} must be a whole number from 1 to {most}, not {text[:40]!r}")
     return int(text)
+
+
+def _truth(value: Any, said: str) -> bool:
+    if str(value).lower() not in ("true", "false", "1", "0"):
+        raise UsageError(f"{said} must be true or false, not {str(value)[:40]!r}")
+    return str(value).lower() in ("true", "1")
 
 
 def _text(value: Any, said: str) -> str:
@@ -156,4 +172,3 @@ class Model:
     def needs_relay(self, isolation: str) -> bool:
         """Whether the box must reach it through the SSH connection."""
         return self.is_local or self.is_secret or isolation == "sealed"
-

@@ -238,7 +238,11 @@ def _is_gone(row: Row) -> bool:
 
 
 # What a box may call its refusal; any other word is the box's fault.
-_REFUSALS: Mapping[str, type[RehearsalError]] = {"VoidRun": VoidRun, "InvalidInput": VoidRun, "UsageError": UsageError}
+_REFUSALS: Mapping[str, type[RehearsalError]] = {
+    "VoidRun": VoidRun,
+    "InvalidInput": VoidRun,
+    "UsageError": UsageError,
+}
 
 
 def _refusal(run_id: str, event: Mapping[str, Any]) -> RehearsalError:
@@ -258,7 +262,13 @@ class _Follower:
     """Reads the run's event log from an offset until its last event, over links that may be lost."""
 
     def __init__(
-        self, session: Session, plan: plans.Plan, relay: Relay | None, console: Console, silence_s: float, sha256: str
+        self,
+        session: Session,
+        plan: plans.Plan,
+        relay: Relay | None,
+        console: Console,
+        silence_s: float,
+        sha256: str,
     ) -> None:
         self.session = session
         self.plan = plan

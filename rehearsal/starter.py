@@ -24,9 +24,13 @@ rehearsal:
 
 
 def lay_out(console: Console, folder: Path | None = None) -> int:
-    """Write the starter files into `folder` (default: the current one). Nothing is overwritten; each file gets a line."""
+    """Write the starter files into `folder` (default: the current one), a line each. Nothing is overwritten."""
     folder = folder or Path.cwd()
-    wanted = {"tasks.py": TASKS.encode(), "invoke.yaml": CONFIGURATION.encode(), ".gitignore": b"/.rehearsal/\n"}
+    wanted = {
+        "tasks.py": TASKS.encode(),
+        "invoke.yaml": CONFIGURATION.encode(),
+        ".gitignore": b"/.rehearsal/\n",
+    }
     for name in ("fixtures", "prompts"):
         wanted |= {f"{name}/{item.name}": item.read_bytes() for item in _source(name).iterdir() if item.is_file()}
     for name, content in sorted(wanted.items()):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rehearsal.evidence.judgement import GREEN, RED, FixtureResult, Judgement
+from rehearsal.evidence.judgement import GREEN, NONE, RED, FixtureResult, Judgement
 from rehearsal.runner.plan import Plan
 
 COLUMNS = ("fixture", "attempts", "verdict", "reason")
+MOST_REASONS = 4  # of one fixture, in the table; the database has all
 EXIT_CODES = {GREEN: 0, RED: 1}  # anything else is 3: no verdict
 
 
@@ -29,7 +30,8 @@ def table(judgement: Judgement) -> list[tuple[str, str, str, str]]:
 def conclusion(judgement: Judgement, plan: Plan, evidence: Path) -> str:
     """The last line: verdict, what was rehearsed, counts, where the evidence lies."""
     counts = judgement.counts
-    head = f"{judgement.verdict.upper() if judgement.verdict != 'none' else 'NO VERDICT'}: run {plan.run_id}, {plan.template_version}"
+    verdict = "NO VERDICT" if judgement.verdict == NONE else judgement.verdict.upper()
+    head = f"{verdict}: run {plan.run_id}, {plan.template_version}"
     parts = [f"{counts.passed} of {counts.expected} attempts passed"]
     parts += [f"{counts.failed} failed"] if counts.failed else []
     parts += [f"{counts.errors} not measured"] if counts.errors else []
@@ -39,8 +41,9 @@ def conclusion(judgement: Judgement, plan: Plan, evidence: Path) -> str:
 
 
 def _reasons(result: FixtureResult) -> str:
-    lines = []
-    for finding in result.findings[:4]:
-        lines.append(f"{finding.reason} in “{finding.excerpt}”" if finding.excerpt else finding.reason)
-    more = len(result.findings) - len(lines)
-    return "; ".join([*lines, *([f"and {more} more"] if more > 0 else [])])
+    shown = [
+        f"{finding.reason} in “{finding.excerpt}”" if finding.excerpt else finding.reason
+        for finding in result.findings[:MOST_REASONS]
+    ]
+    more = len(result.findings) - len(shown)
+    return "; ".join([*shown, *([f"and {more} more"] if more > 0 else [])])

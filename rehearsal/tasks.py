@@ -11,12 +11,15 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from invoke import Collection, Context, Exit, task
+from invoke.collection import Collection
+from invoke.context import Context
+from invoke.exceptions import Exit
 from invoke.parser.parser import ParseMachine
+from invoke.tasks import task
 
 from rehearsal.console import Console
 from rehearsal.runner.errors import Interrupted, RehearsalError
-from rehearsal.settings import Settings
+from rehearsal.settings import NAMES, Settings
 
 Flag = str | None  # not given, or a text that `Settings` checks: Invoke would read a default of 1 as a type
 
@@ -122,9 +125,7 @@ def rehearse(
 
 
 @_verb(**_BOX, **_JSON)
-def provision(
-    context: Context, box: Flag = None, host: Flag = None, ttl: Flag = None, json: bool = False
-) -> int:
+def provision(context: Context, box: Flag = None, host: Flag = None, ttl: Flag = None, json: bool = False) -> int:
     """Make a box and keep it up, for a prompt fight: sync, run, pull, edit, again."""
     from rehearsal import fight
 
@@ -222,11 +223,13 @@ def init(_context: Context) -> int:
     return starter.lay_out(Console())
 
 
-def _usage_error(self: ParseMachine, message: str) -> NoReturn:
+def _usage_error(_machine: ParseMachine, message: str) -> NoReturn:
     """Invoke ends with 1 where it can't read the command line, and here 1 means red. It has no hook for that."""
     raise Exit(f"error: {message}\nhint: `invoke --list` shows the tasks, `invoke --help TASK` its flags", code=2)
 
 
-ParseMachine.error = _usage_error
+setattr(ParseMachine, "error", _usage_error)  # noqa: B010  (mypy refuses a plain assignment to a method)
 
 namespace = Collection(rehearse, provision, sync, run, pull, teardown, boxes, cleanup, doctor, lab, init)
+# Invoke reads INVOKE_REHEARSAL_… only for keys that it knows; None keeps it from guessing a type.
+namespace.configure({"rehearsal": dict.fromkeys(NAMES)})

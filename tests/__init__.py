@@ -1,1 +1,1 @@
-"""The test suite: unit/ one file per module, contract/ one suite per seam, hosts/ real SSH hosts, cli/ what a person types and sees."""
+"""The test suite, a folder for each kind of test; each folder says what is in it."""

@@ -101,6 +101,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if left:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
         reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        assert reporter is not None
         reporter.ensure_newline()
         for pid, command in left.items():
             reporter.write_line(f"LEFT BEHIND by the tests: process {pid}: {command}", red=True)

@@ -42,7 +42,9 @@ def refuse(files: Iterable[tuple[str, bytes]], environment: Mapping[str, str]) -
     issues = [issue for name, content in files for issue in _issues(name, content.decode(errors="replace"), own)]
     if issues:
         raise InvalidInput(
-            "what would travel to the box holds a secret", issues, hint="take it out, and revoke it where it is real"
+            "what would travel to the box holds a secret",
+            issues,
+            hint="take it out, and revoke it where it is real",
         )
 
 

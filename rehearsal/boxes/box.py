@@ -47,8 +47,9 @@ printf '%s' "$3" > "$1/deadman.sh" || exit 73
 detach=$(command -v setsid || true)
 env -i PATH="$4" $detach sh "$1/deadman.sh" "$1" "$2" </dev/null >/dev/null 2>&1 &
 printf '%s\\n' "$!" > "$1/deadman.pid"
+is_new='import sys; sys.exit(sys.version_info < (3, 10))'
 for python in python3 python3.14 python3.13 python3.12 python3.11 python3.10; do
-    if command -v "$python" >/dev/null && "$python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+    if command -v "$python" >/dev/null && "$python" -I -S -c "$is_new" 2>/dev/null; then
         command -v "$python"
         break
     fi
@@ -154,7 +155,9 @@ class Box:
         if self.link.script('[ -f "$1" ]', target, check=False).code == 0:
             return
         with payload.open("rb") as handle:
-            self.link.send('umask 077; cat > "$1.part"', target, iter(lambda: handle.read(65536), b""), timeout=UPLOAD_S)
+            self.link.send(
+                'umask 077; cat > "$1.part"', target, iter(lambda: handle.read(65536), b""), timeout=UPLOAD_S
+            )
         found = self.link.script('mv -- "$1.part" "$1" && wc -c < "$1"', target).text.strip()
         if found != str(payload.stat().st_size):
             raise BoxError(f"the payload arrived with {found} of {payload.stat().st_size} bytes")
@@ -168,9 +171,7 @@ class Box:
     def start(self, sha256: str, url: str) -> int:
         """Start the run, or find it running, with exactly the allowed environment; its process id on the box."""
         environment = json.dumps(self.environment(url))
-        answer = self.link.script(
-            _START, self._python, self._payload(sha256), self.run_directory, environment, PATH
-        )
+        answer = self.link.script(_START, self._python, self._payload(sha256), self.run_directory, environment, PATH)
         return int(answer.text.strip())
 
     def environment(self, url: str) -> dict[str, str]:

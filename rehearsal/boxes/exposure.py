@@ -76,7 +76,9 @@ def examine(
     environment = _mapping(started.get("environment"))
     wanted = {name: _digest(value) for name, value in allowed.items()}
     beyond += [f"the run's environment holds {name}" for name in environment if name not in wanted]
-    beyond += [f"the run's environment lacks or changes {name}" for name in wanted if environment.get(name) != wanted[name]]
+    beyond += [
+        f"the run's environment lacks or changes {name}" for name in wanted if environment.get(name) != wanted[name]
+    ]
     beyond += _in_arguments(started.get("arguments"), secrets)
     processes: set[Any] | None = set()
     files: Mapping[str, Any] = {}

@@ -40,9 +40,7 @@ class Host:
             try:
                 with Link(address) as link:
                     base = link.script(_BASE).text.strip()
-                    return replace(
-                        address, host_key=link.server_key, directory=f"{base}/.rehearsal-{request.box_id}"
-                    )
+                    return replace(address, host_key=link.server_key, directory=f"{base}/.rehearsal-{request.box_id}")
             except KeyRefused as error:
                 refused = error
         raise refused or LinkError(

@@ -100,7 +100,7 @@ class Ledger:
     def intend(self, request: Request, driver: str) -> Row:
         """Write down that a box is about to be asked for."""
         now = datetime.now(UTC)
-        self._db["boxes"].insert(
+        self._db.table("boxes").insert(
             {
                 "box_id": request.box_id,
                 "driver": driver,
@@ -126,29 +126,29 @@ class Ledger:
             )
         if isinstance(facts.get("address"), Address):
             facts["address"] = json.dumps(facts["address"].to_json())
-        self._db["boxes"].update(box_id, {"state": state, **facts})
+        self._db.table("boxes").update(box_id, {"state": state, **facts})
         self._log(box_id, state)
         return self.row(box_id)
 
     def row(self, box_id: str) -> Row:
         """One box; UsageError where the ledger has none of that name."""
         try:
-            return _row(self._db["boxes"].get(box_id))
+            return _row(self._db.table("boxes").get(box_id))
         except NotFoundError as error:
             raise UsageError(f"there is no box {box_id} in the ledger", hint="`invoke boxes` lists them") from error
 
     def rows(self, *, alive_only: bool = False) -> list[Row]:
         """All boxes, the oldest first; or only those that are not shown to be gone."""
         where = f"state != '{GONE}'" if alive_only else "1"
-        return [_row(values) for values in self._db["boxes"].rows_where(where, order_by="created_at, box_id")]
+        return [_row(values) for values in self._db.table("boxes").rows_where(where, order_by="created_at, box_id")]
 
     def history(self, box_id: str) -> list[tuple[str, str]]:
         """Every state of a box with its time (UTC, ISO 8601)."""
-        rows = self._db["moves"].rows_where("box_id = ?", [box_id], order_by="id")
+        rows = self._db.table("moves").rows_where("box_id = ?", [box_id], order_by="id")
         return [(row["state"], row["at"]) for row in rows]
 
     def _log(self, box_id: str, state: str) -> None:
-        self._db["moves"].insert({"box_id": box_id, "state": state, "at": datetime.now(UTC).isoformat()})
+        self._db.table("moves").insert({"box_id": box_id, "state": state, "at": datetime.now(UTC).isoformat()})
 
 
 def open_ledger() -> Ledger:
@@ -172,4 +172,3 @@ def _row(values: dict[str, Any]) -> Row:
     address = values["address"]
     parsed = None if address is None else Address.from_json(json.loads(address))
     return Row(**{**values, "address": parsed, "kept": bool(values["kept"])})
-

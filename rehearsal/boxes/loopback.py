@@ -76,9 +76,7 @@ class Loopback:
             warden.clear(directory)
             warden.remove(directory)
         except OSError as error:
-            raise BoxError(
-                f"box {record.box_id} is not gone: {error}", hint=f"look at {directory}"
-            ) from error
+            raise BoxError(f"box {record.box_id} is not gone: {error}", hint=f"look at {directory}") from error
 
     def presence(self, record: Record) -> Presence:
         """Whether its directory or a process of it is there; somebody else's directory is `unknown`."""

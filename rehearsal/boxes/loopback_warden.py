@@ -73,12 +73,8 @@ def occupants(directory: Path) -> list[psutil.Process]:
         if process.pid in spared or uids is None or uids.real != os.getuid():
             continue
         try:
-            named = is_warden(process, directory) or any(
-                f"{arg}/".find(f"{home}/") >= 0 for arg in argv or []
-            )
-            if (
-                named or f"{process.environ().get('HOME')}/".startswith(f"{home}/")
-            ) and not process.terminal():
+            named = is_warden(process, directory) or any(f"{arg}/".find(f"{home}/") >= 0 for arg in argv or [])
+            if (named or f"{process.environ().get('HOME')}/".startswith(f"{home}/")) and not process.terminal():
                 found.append(process)
         except psutil.Error:  # gone meanwhile, or not ours to look into
             continue

@@ -101,11 +101,14 @@ def _needed() -> list[Distribution]:
         try:
             found[name] = distribution(name)
         except ModuleNotFoundError as error:
-            raise BoxError(f"the payload needs the package {name}, which is not installed", hint="run scripts/setup") from error
+            raise BoxError(
+                f"the payload needs the package {name}, which is not installed", hint="run scripts/setup"
+            ) from error
         for line in found[name].requires or []:
             requirement = Requirement(line)
             if requirement.marker is None or any(
-                requirement.marker.evaluate({"python_version": version, "extra": ""}) for version in (BOX_PYTHON, "3.13")
+                requirement.marker.evaluate({"python_version": version, "extra": ""})
+                for version in (BOX_PYTHON, "3.13")
             ):
                 waiting.append(requirement.name)
     return [found[name] for name in sorted(found)]

@@ -83,9 +83,9 @@ class Relay:
     def _serve(self, channel: Any) -> None:
         channel.settimeout(IDLE_S)
         timeout = httpx.Timeout(self._target.timeout_s, connect=CONNECT_S)
-        with contextlib.closing(channel), httpx.Client(trust_env=False, timeout=timeout) as client:
-            with contextlib.suppress(OSError, EOFError, h11.ProtocolError):
-                Exchange(channel, client, self._target, self.errors).serve()
+        broken = contextlib.suppress(OSError, EOFError, h11.ProtocolError)
+        with contextlib.closing(channel), httpx.Client(trust_env=False, timeout=timeout) as client, broken:
+            Exchange(channel, client, self._target, self.errors).serve()
 
 
 class Exchange:

@@ -191,7 +191,11 @@ class Link:
             if address.proxy is not None:
                 stream, theirs = socket.socketpair()
                 self._proxy = subprocess.Popen(
-                    address.proxy, stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL, start_new_session=True
+                    address.proxy,
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
                 )
                 theirs.close()
                 return stream
@@ -301,7 +305,9 @@ def _identity(address: Address) -> Any:
     try:
         return paramiko.PKey.from_path(identity)
     except (paramiko.SSHException, OSError, ValueError, TypeError) as error:
-        raise LinkError(f"the key {identity} can't be used: {error}", hint="a passphrase key must be in the agent") from error
+        raise LinkError(
+            f"the key {identity} can't be used: {error}", hint="a passphrase key must be in the agent"
+        ) from error
 
 
 def _tail(text: str) -> str:

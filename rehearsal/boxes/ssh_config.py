@@ -52,7 +52,11 @@ def resolve(target: str, config: str | None = None) -> Resolved:
         raise UsageError(f"--host {target!r} is not user@name[:port]", hint="for example: --host me@eval.example:2222")
     options = ["-F", config] if config else []
     named = match["host"].strip("[]")
-    asked = [*options, *(["-l", match["user"]] if match["user"] else []), *(["-p", match["port"]] if match["port"] else [])]
+    asked = [
+        *options,
+        *(["-l", match["user"]] if match["user"] else []),
+        *(["-p", match["port"]] if match["port"] else []),
+    ]
     said = _parse(_run(["ssh", "-G", *asked, "--", named]))
     one = {key: values[0] for key, values in said.items()}
     host, port = one["hostname"], int(one["port"])
@@ -86,7 +90,11 @@ def _known(name: str, files: list[str]) -> tuple[str, ...]:
         if not Path(file).is_file():
             continue
         found = subprocess.run(
-            ["ssh-keygen", "-F", name, "-f", file], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            ["ssh-keygen", "-F", name, "-f", file],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
         )
         for line in found.stdout.splitlines():
             words = line.split()
@@ -118,7 +126,16 @@ def _proxy(one: dict[str, str], options: list[str], host: str, port: int) -> tup
         return None
     *before, last = jumps.split(",")
     through = ["-J", ",".join(before)] if before else []
-    strict = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ForwardAgent=no", "-o", "ClearAllForwardings=yes"]
+    strict = [
+        "-o",
+        "BatchMode=yes",
+        "-o",
+        "StrictHostKeyChecking=yes",
+        "-o",
+        "ForwardAgent=no",
+        "-o",
+        "ClearAllForwardings=yes",
+    ]
     address = last if last.startswith("ssh://") else f"ssh://{last}"
     inner = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     # -W is a forwarding too, so it is named after ClearAllForwardings.
@@ -131,7 +148,9 @@ def _expand(path: str) -> str:
 
 def _run(command: list[str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL, check=False
+        )
     except FileNotFoundError as error:
         raise LinkError("OpenSSH's `ssh` is not installed", hint="install the package openssh-client") from error
     except subprocess.TimeoutExpired as error:

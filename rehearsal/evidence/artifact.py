@@ -119,7 +119,9 @@ def _checked(row: Row, path: Path) -> Row:
     values: dict[str, Any] = row.__dict__
     wrong = [key for key in _TEXTS if not isinstance(values[key], str)]
     wrong += [key for key in _WHOLE if not isinstance(values[key], int)]
-    wrong += [key for key in ("raw_reply", "failure_reason", "finish_reason") if not isinstance(values[key], str | None)]
+    wrong += [
+        key for key in ("raw_reply", "failure_reason", "finish_reason") if not isinstance(values[key], str | None)
+    ]
     if wrong:
         raise VoidRun(f"{path} row {row.id}: {wrong[0]} has the wrong type")
     return row

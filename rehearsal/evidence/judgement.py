@@ -63,7 +63,9 @@ def judge_again(artifact: Artifact, plan: Plan, template: Template, fixtures: Ma
     for row in artifact.attempts:
         key = (row.fixture_id, row.attempt)
         if key not in expected or key in verdicts:
-            raise VoidRun(f"run {plan.run_id} has a row for {row.fixture_id} attempt {row.attempt}, which was not planned")
+            raise VoidRun(
+                f"run {plan.run_id} has a row for {row.fixture_id} attempt {row.attempt}, which was not planned"
+            )
         verdicts[key] = _again(row, fixtures[row.fixture_id], template)
     verdict, reason = _whole(verdicts, plan)
     _check_seal(artifact, plan, verdicts)
@@ -120,7 +122,11 @@ def _check_seal(artifact: Artifact, plan: Plan, verdicts: Mapping[tuple[str, int
         return
     outcome, reason = whole_verdict((found.outcome, found.failure_reason) for found in verdicts.values())
     newest = max((row.id for row in artifact.attempts), default=0)
-    if not complete or (seal.outcome, seal.failure_reason, seal.passed) != (outcome, reason, int(outcome == PASS)):
+    if not complete or (seal.outcome, seal.failure_reason, seal.passed) != (
+        outcome,
+        reason,
+        int(outcome == PASS),
+    ):
         raise VoidRun(f"run {plan.run_id} is sealed as {seal.outcome}, and its rows say {outcome}")
     if seal.id <= newest:
         raise VoidRun(f"run {plan.run_id} has rows that are newer than its seal")

@@ -72,7 +72,8 @@ def _become_run(directory: Path, environment: dict[str, str]) -> NoReturn:
         for target, source in ((0, null), (1, log), (2, log)):
             os.dup2(source, target)
         payload = str(Path(sys.argv[0]).resolve())
-        os.execve(sys.executable, [sys.executable, "-I", "-S", payload, "run", str(directory)], environment)
+        command = [sys.executable, "-I", "-S", payload, "run", str(directory)]
+        os.execve(sys.executable, command, environment)  # noqa: S606  (a fixed command, no shell wanted)
     finally:
         os._exit(127)
 
@@ -117,9 +118,7 @@ def inspect(directory: Path) -> int:
 
     Values of the environment are given as digests only: the laptop knows what they should be.
     """
-    files = {
-        str(path.relative_to(directory)): _sha256(path) for path in sorted(directory.rglob("*")) if path.is_file()
-    }
+    files = {str(path.relative_to(directory)): _sha256(path) for path in sorted(directory.rglob("*")) if path.is_file()}
     _print({"processes": _processes(str(directory.parent)), "files": files})
     return 0
 

@@ -158,7 +158,10 @@ def _check(value: dict[str, Json], file: str) -> list[Issue]:
         issue("forbidden_substrings", "forbids nothing, so this fixture could not catch a promise")
     issues += _check_phrases(value.get("forbidden_substrings"), file)
     if "forbidden_claims" in value:
-        issue("forbidden_claims", "is not supported yet: this version has no claim packs; use forbidden_substrings")
+        issue(
+            "forbidden_claims",
+            "is not supported yet: this version has no claim packs; use forbidden_substrings",
+        )
     for key in ("owner", "source", "notes"):
         if key in value and not isinstance(value[key], str):
             issue(key, "must be a string")
@@ -213,6 +216,8 @@ def _duplicate_ids(fixtures: list[Fixture], folder: Path) -> list[Issue]:
     issues = []
     for fixture in fixtures:
         if fixture.id in seen:
-            issues.append(Issue(str(folder / fixture.file), "/id", f"{fixture.id!r} is also the id in {seen[fixture.id]}"))
+            issues.append(
+                Issue(str(folder / fixture.file), "/id", f"{fixture.id!r} is also the id in {seen[fixture.id]}")
+            )
         seen.setdefault(fixture.id, fixture.file)
     return issues

@@ -98,7 +98,13 @@ def new_client() -> httpx.AsyncClient:
         follow_redirects=False,
         timeout=None,  # noqa: S113
         limits=httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=30),
+        event_hooks={"response": [_forget_location]},
     )
+
+
+async def _forget_location(response: httpx.Response) -> None:
+    # httpx prepares the next request even when it will not follow; a Location like `urn:x` makes that raise.
+    response.headers.pop("location", None)
 
 
 @lru_cache(maxsize=1)  # 25 ms: once, not once a worker

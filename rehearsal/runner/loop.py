@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Optional
+from typing import Any
 
 from rehearsal.runner import plan as plans
 from rehearsal.runner.completion import Completion
@@ -31,7 +31,10 @@ class Events:
         return self
 
     def __exit__(
-        self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         os.close(self._handle)
 
@@ -60,9 +63,7 @@ def run(directory: Path, events: Events, *, url: str) -> str:
 class _Work:
     """What the workers share: the attempts still to make, and where their rows and events go."""
 
-    def __init__(
-        self, plan: Plan, template: Template, directory: Path, store: Store, events: Events, url: str
-    ) -> None:
+    def __init__(self, plan: Plan, template: Template, directory: Path, store: Store, events: Events, url: str) -> None:
         self.plan = plan
         self.template = template
         self.directory = directory

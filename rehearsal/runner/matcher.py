@@ -86,11 +86,7 @@ class Matcher:
         if self._needs_raw or not _says_no_more_than(raw_reply, value):
             document.append(_raw_piece(raw_reply, is_json=value is not None))
         readings = list(_readings(document))
-        return [
-            finding
-            for phrase, forms in self._phrases
-            for finding in _findings(phrase, forms, document, readings)
-        ]
+        return [finding for phrase, forms in self._phrases for finding in _findings(phrase, forms, document, readings)]
 
 
 def normalise(text: str) -> str:
@@ -105,9 +101,7 @@ def normalise(text: str) -> str:
 
 def is_blank(text: str) -> bool:
     """Whether a reader would see nothing: white space, invisible and control characters only."""
-    return all(
-        c.isspace() or c in _BLANK or unicodedata.category(c) in ("Cc", "Cf", "Cs", "Cn") for c in text
-    )
+    return all(c.isspace() or c in _BLANK or unicodedata.category(c) in ("Cc", "Cf", "Cs", "Cn") for c in text)
 
 
 def _words(text: str) -> str:
@@ -134,17 +128,17 @@ _BLANK = frozenset(_characters(
 # In these scripts a mark is a vowel and part of the spelling; elsewhere it is an accent and goes.
 _SPELLING_MARKS = frozenset(c for c in _characters(
     (0x900, 0x109F), (0x1712, 0x17DD), (0x1920, 0x1AAD), (0x1B00, 0x1C37), (0xA802, 0xABED),
-) if unicodedata.category(c) in ("Mn", "Mc"))
+) if unicodedata.category(c) in ("Mn", "Mc") and c not in _BLANK)
 # fmt: on
 _APOSTROPHES = frozenset("'‘’‚‛ʹʻʼʽˈ′‵´`＇ꞌ")
 _EMPHASIS = frozenset("*~\\")
 # Signs that decompose into letters or digits and yet only hang on a word.
 _HANGERS = frozenset("™℠ªº⁰¹²³⁴⁵⁶⁷⁸⁹₀₁₂₃₄₅₆₇₈₉")
 _LOOKS = {c: letter for table in (STYLISED, LOOKALIKES) for letter, row in table.items() for c in row}
+# And the same letters in the other case, which may look like nothing in ASCII.
+_WITH_LOOKS = {other for c in _LOOKS for other in (c, c.lower(), c.upper()) if len(other) == 1 and other > "\x7f"}
 # Scripts written without spaces, where any letter may begin a word: Thai to Myanmar, Khmer, kana, Han.
-_UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]"
-)
+_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]")
 
 
 class _Table(dict[int, str]):
@@ -170,7 +164,7 @@ class _Table(dict[int, str]):
             return " "
         if c in WRITTEN_OUT:
             return WRITTEN_OUT[c]
-        if c in _LOOKS:
+        if c in _WITH_LOOKS:
             return self._look(c) or c.lower()
         category = unicodedata.category(c)
         if category == "Sk" or category[0] == "C":
@@ -194,7 +188,7 @@ def _by_case(c: str) -> str | None:
 _FOLD = _Table(_by_case)
 _LOOK = _Table(_LOOKS.get)
 _AS_IS = _Table(lambda _: None)
-_LOOK_DIFFERS = re.compile("[" + "".join(c for c, letter in _LOOKS.items() if _by_case(c) != letter) + "]")
+_LOOK_DIFFERS = re.compile("[" + "".join(c for c in _WITH_LOOKS if _by_case(c) != _LOOKS.get(c)) + "]")
 
 
 # --- Text -----------------------------------------------------------------------------------------
@@ -320,7 +314,10 @@ def _unescaped(code: str) -> str:
             high, low = int(code[1:5], 16), int(code[7:], 16)
             return chr(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00))
         return _character(int(code[1:].strip("{}"), 16))
-    return "\n" if code in "bfnrtv" else code
+    return _CONTROLS.get(code, code)
+
+
+_CONTROLS = {"b": " ", "f": " ", "n": "\n", "r": "\r", "t": "\t", "v": " "}
 
 
 def _entity(name: str) -> str | None:
@@ -351,36 +348,38 @@ def _unmarked(markup: str) -> str:
     return JOIN
 
 
-_SIGNS = str.maketrans("@$|!€", "45113")
-_SIGN = re.compile("[@$|!€]+")
+_SIGNS = str.maketrans("@$€|!", "ase11")
+_SIGN = re.compile("[@$€|!]+")
 _CAPITAL_I = re.compile("I(?<=[a-z]I)(?=[a-z])")
 _LONE_L = re.compile(" l(?= )")
 
 
 def _figured(text: str) -> str:
-    """Signs and letters that stand for another, as figures that do: "i$$ued" is "i55ued", "wiIl" "wi1l"."""
+    """Signs and letters as what they stand for inside a word: "i$$ued" is "issued", "wiIl" and "wi|l" "wi1l"."""
 
     def figure(match: re.Match[str]) -> str:
         signs, start, end = match[0], *match.span()
-        before, after = _in_word(text[max(start - 1, 0) : start]), _in_word(text[end : end + 1])
-        return signs.translate(_SIGNS) if after or (before and signs[0] != "!") else signs
+        before, after = text[max(start - 1, 0) : start], text[end : end + 1]
+        in_word = _is_letter(after) or (signs[0] != "!" and _is_letter(before))
+        if "|" not in signs and "!" not in signs:  # "|50|" is a table and no 1501
+            in_word = in_word or before.isdigit() or after.isdigit()
+        return signs.translate(_SIGNS) if in_word else signs
 
     return _LONE_L.sub(" 1", _CAPITAL_I.sub("1", _SIGN.sub(figure, text)))
 
 
-def _in_word(beside: str) -> bool:
+def _is_letter(beside: str) -> bool:
     return beside.isalpha() or beside == JOIN or beside > "\x7f"
 
 
-# Each begins with the rarer character, for which the engine skips ahead, and looks back from there.
+# Begins with the rarer character, for which the engine skips ahead, and looks back from there.
 _HUMP = re.compile("[A-Z](?<=[a-z].)")
-_DECIMAL = re.compile("[.,:/-](?<=[0-9].)(?=[0-9])")
 _HYPHENATED = re.compile("[-\u00ad\u00ac\u2010-\u2013\u2212\ufe63\uff0d][ \t]*\r?\n[ \t>|*]*")
 
 
 def _joints(text: str) -> str:
-    """Marks that only the original shows: in refundIssued, between the figures of 5.0, at a hyphenation."""
-    text = _DECIMAL.sub(" ", _HUMP.sub("\x01\\g<0>", text))
+    """Marks where only the original shows a seam: in refundIssued, and at a hyphenation."""
+    text = _HUMP.sub("\x01\\g<0>", text)
     return _HYPHENATED.sub(JOIN, text) if "\n" in text else text
 
 
@@ -447,7 +446,7 @@ def _pieces(value: Json) -> Iterator[_Piece]:
     """All strings in reading order, then every key with the value that it introduces."""
     keys: list[_Piece] = []
     before: str | None = None
-    stack: list[tuple[_Node, Json, bool]] = [(_Node(), value, False)]
+    stack: list[tuple[_Node, Json, bool]] = [(_Node(), value, True)]
     while stack:
         node, item, in_list = stack.pop()
         if isinstance(item, dict):
@@ -473,11 +472,7 @@ def _pieces(value: Json) -> Iterator[_Piece]:
 def _literal(leaf: bool | int | float | str | None) -> str:
     if isinstance(leaf, str):
         return leaf
-    return (
-        {None: "null", True: "true", False: "false"}[leaf]
-        if leaf is None or isinstance(leaf, bool)
-        else repr(leaf)
-    )
+    return {None: "null", True: "true", False: "false"}[leaf] if leaf is None or isinstance(leaf, bool) else repr(leaf)
 
 
 _FIRST_LETTER = re.compile(r"[^\W_]")
@@ -507,9 +502,7 @@ class _Reading:
         self._pieces = pieces
         self._sources = sources
         self._table = table
-        document = self._document = "".join(
-            [f" {p.mark} {s.text}" for p, s in zip(pieces, sources, strict=True)]
-        )
+        document = self._document = "".join([f" {p.mark} {s.text}" for p, s in zip(pieces, sources, strict=True)])
         self._spaced = _spaced(document, table)
         within = _squeezed(self._spaced)
         everywhere = within.replace(WEAK, "")
@@ -538,9 +531,7 @@ class _Reading:
         """For every character of the squeezed text, its place in the spaced one."""
         if over_weak not in self._positions:
             dropped = _BETWEEN if over_weak else _BETWEEN - {WEAK}
-            self._positions[over_weak] = array(
-                "L", [i for i, c in enumerate(self._spaced) if c not in dropped]
-            )
+            self._positions[over_weak] = array("L", [i for i, c in enumerate(self._spaced) if c not in dropped])
         return self._positions[over_weak]
 
     @cached_property
@@ -562,8 +553,12 @@ class _Reading:
         closes = form.closes_anywhere or self._spaced[end] in _EDGES
         if not (opens and closes) and not form.is_long:
             return False
-        letters, gaps_agree = form.aligned(self._spaced[start:end])
+        hit = self._spaced[start:end]
+        letters = _letters(hit)
         if not all(map(_may_be, letters, form.letters)):
+            return False
+        numbers_agree, gaps_agree = form.agrees(hit)
+        if not numbers_agree:
             return False
         if form.is_long:
             return (opens and closes) or not gaps_agree
@@ -620,9 +615,7 @@ def _cut(text: str, start: int, end: int) -> str:
     if first and (space := _SPACE.search(before)):
         before = before[space.end() :]
     if last < len(text) and (words := after.rsplit(None, 1)):
-        after = (
-            after[: len(after.rstrip()) - len(words[-1])] if len(words) > 1 or after[:1].isspace() else after
-        )
+        after = after[: len(after.rstrip()) - len(words[-1])] if len(words) > 1 or after[:1].isspace() else after
     return (before + text[start:end] + after).strip()
 
 
@@ -731,23 +724,25 @@ class _Form:
     opens_anywhere: bool
     closes_anywhere: bool
 
-    def aligned(self, hit: str) -> tuple[str, bool]:
-        """The letters of a hit, and whether its gaps are those of the phrase."""
-        letters: list[str] = []
-        agree, gap, certain = True, False, False
+    def agrees(self, hit: str) -> tuple[bool, bool]:
+        """Whether the gaps of a hit are the phrase's: those between figures (5.0 is not 50), and all others."""
+        numbers = others = True
+        at, gap, visible, certain = 0, False, False, False
         for c in hit:
             if c in _BETWEEN:
                 gap = True
+                visible = visible or c != JOIN
                 certain = certain or c not in (JOIN, GAP)
                 continue
-            at = len(letters)
-            if at in self.gaps:
-                agree = agree and gap
+            if at and self.letters[at - 1 : at + 1].isdecimal():
+                numbers = numbers and visible == (at in self.gaps)
+            elif at in self.gaps:
+                others = others and gap
             elif certain and at not in self.perhaps:
-                agree = agree and bool(_UNSPACED.match(c))
-            letters.append(c)
-            gap = certain = False
-        return "".join(letters), agree
+                others = others and bool(_UNSPACED.match(c))
+            at += 1
+            gap = visible = certain = False
+        return numbers, others
 
     def has_its_letters(self, letters: str) -> bool:
         """Whether no word consists of figures alone: "4 refund" is not "a refund"."""
@@ -768,6 +763,8 @@ def _form(text: str, *, reads_on: bool) -> _Form:
     gaps, perhaps, at = set(), set(), 0
     for c in spaced:
         if c == " ":
+            gaps.add(at)
+        elif c == GAP and letters[at - 1 : at + 1].isdecimal():
             gaps.add(at)
         elif c in _BETWEEN:
             perhaps.add(at)

@@ -75,7 +75,11 @@ class Plan:
             "plan_version": PLAN_VERSION,
             "run_id": self.run_id,
             "created_at": self.created_at,
-            "template": {"version": self.template_version, "hash": self.template_hash, "settings": self.settings},
+            "template": {
+                "version": self.template_version,
+                "hash": self.template_hash,
+                "settings": self.settings,
+            },
             "corpus": {
                 "hash": self.corpus_hash,
                 "set_aside": self.set_aside,

@@ -122,9 +122,7 @@ def load_seam(path: Path, function: str, *, timeout_s: float) -> Complete:
     return complete_by_seam
 
 
-def _completion(
-    started: float, reply: Reply | None, error: str | None, status: int | None, retries: int
-) -> Completion:
+def _completion(started: float, reply: Reply | None, error: str | None, status: int | None, retries: int) -> Completion:
     latency_ms = round((time.perf_counter() - started) * 1000)
     if reply is None:
         return Completion(None, None, None, status, retries, latency_ms, error)
@@ -153,9 +151,7 @@ def _import(path: Path, function: str) -> Callable[[str], Any]:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise UsageError(
-            f"the seam {path.name} could not be imported: {type(error).__name__}: {error}"
-        ) from error
+        raise UsageError(f"the seam {path.name} could not be imported: {type(error).__name__}: {error}") from error
     ask: Callable[[str], Any] | None = getattr(module, function, None)
     if not callable(ask):
         raise UsageError(f"the seam {path.name} has no function {function}")

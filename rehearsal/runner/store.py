@@ -19,13 +19,12 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
-from typing import Optional
 
 from sqlite_utils import Database
 
+from rehearsal.runner.completion import Completion
 from rehearsal.runner.errors import BoxError, VoidRun
 from rehearsal.runner.plan import Entry, Plan
-from rehearsal.runner.completion import Completion
 from rehearsal.runner.verdict import PASS, Verdict, whole_verdict
 
 DB_NAME = "eval_runs.db"
@@ -104,7 +103,10 @@ class Store:
         return self
 
     def __exit__(
-        self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._stop.set()
         self._syncer.join()
@@ -233,6 +235,9 @@ class _transaction:  # noqa: N801  (used like a function)
         self._db.execute("BEGIN IMMEDIATE")
 
     def __exit__(
-        self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._db.execute("ROLLBACK" if kind else "COMMIT")

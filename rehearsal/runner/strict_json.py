@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from typing import Any, NoReturn, Union
+from typing import Any, NoReturn
 
-Json = Union[None, bool, int, float, str, list["Json"], dict[str, "Json"]]
+Json = bool | int | float | str | None | list["Json"] | dict[str, "Json"]
 
 BOM = "\ufeff"
 

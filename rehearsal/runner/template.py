@@ -1,10 +1,10 @@
-"""A pinned prompt template: `prompts/<version>.txt` holds the text, `prompts/<version>.toml` what else shapes the reply."""
+"""A pinned prompt template: `<version>.txt` holds the text, `<version>.toml` what else shapes the reply."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,7 @@ _DEFAULTS = {item.name: item.default for item in fields(Settings)}
 
 
 def _out_of_range(values: Mapping[str, Any], file: str) -> list[Issue]:
-    checks = [
+    checks: list[tuple[str, Callable[[Any], bool], str]] = [
         ("api", lambda v: v in APIS, f"must be one of: {', '.join(APIS)}"),
         ("timeout_s", lambda v: 0 < v <= 3600, "must be above 0 and at most 3600 seconds"),
         ("max_tokens", lambda v: v > 0, "must be above 0"),
@@ -195,7 +195,9 @@ def _decode(raw: bytes | None, path: Path, issues: list[Issue]) -> str | None:
     if text.startswith(BOM):
         issues.append(Issue(str(path), "", "starts with a byte order mark (BOM): save it as plain UTF-8"))
     if "\r" in text:
-        issues.append(Issue(str(path), "", "has CRLF (carriage return) line ends: save it with LF, or the hash differs"))
+        issues.append(
+            Issue(str(path), "", "has CRLF (carriage return) line ends: save it with LF, or the hash differs")
+        )
     return text
 
 

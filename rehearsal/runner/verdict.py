@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from rehearsal.runner.completion import Completion
 from rehearsal.runner.corpus import Fixture
 from rehearsal.runner.matcher import Matcher, is_blank
-from rehearsal.runner.completion import Completion
 from rehearsal.runner.strict_json import Json, NotStrictJson, parse
 
 PASS, FAIL, ERROR = "pass", "fail", "error"

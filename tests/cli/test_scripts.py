@@ -66,6 +66,7 @@ class Checkout:
             "HOME": str(folder),
             "PATH": str(self.bin),
             "XDG_CACHE_HOME": str(self.cache),
+            "TMPDIR": str(folder),  # what a killed pip leaves
             "PIP_CONFIG_FILE": os.devnull,
             "PIP_NO_INDEX": "1",  # a warm cache must be enough
         }

@@ -172,9 +172,7 @@ def test_a_servers_long_words_are_cut() -> None:
 # What a reply may hold.
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"   ", b"not JSON", b'{"summary": "cut', b'{"suggested_reply": "refunded"}']
-)
+@pytest.mark.parametrize("body", [b"", b"   ", b"not JSON", b'{"summary": "cut', b'{"suggested_reply": "refunded"}'])
 def test_a_reply_is_never_asked_for_again(body: bytes) -> None:
     done, server = met(bad.answer(200, body))
     assert (done.raw_reply, done.error, len(server.asked)) == (body.decode(), None, 1)
@@ -237,9 +235,7 @@ def test_a_reply_of_exactly_the_cap_is_whole() -> None:
 
 
 @pytest.mark.parametrize("settings", [PLAIN, CHAT])
-@pytest.mark.parametrize(
-    "behaviour", [bad.endless, bad.answer(200, b"la " * 400_000), bad.zipped(b"la " * 400_000)]
-)
+@pytest.mark.parametrize("behaviour", [bad.endless, bad.answer(200, b"la " * 400_000), bad.zipped(b"la " * 400_000)])
 def test_a_reply_above_the_cap_is_cut(behaviour: Behaviour, settings: Settings) -> None:
     done, server = met(behaviour, settings)
     assert (done.finish_reason, done.error, done.http_status) == ("too_large", None, 200)
@@ -329,9 +325,7 @@ def test_retry_after_in_seconds(headers: dict[str, str], seconds: float | None) 
 
 
 @pytest.mark.parametrize(("behaviour", "status"), [(bad.hang, None), (bad.drip(0.05), 200)])
-def test_the_deadline_holds_over_all_reads_and_the_client_lives_on(
-    behaviour: Behaviour, status: int | None
-) -> None:
+def test_the_deadline_holds_over_all_reads_and_the_client_lives_on(behaviour: Behaviour, status: int | None) -> None:
     async def main(url: str) -> list[Completion]:
         async with new_client() as client:
             return [await complete("x", each, url=url, client=client) for each in (SHORT, PLAIN)]
@@ -457,6 +451,12 @@ def test_redirects_are_not_followed(status: int) -> None:
         assert (elsewhere.connections, len(server.asked)) == (0, 1)
 
 
+@pytest.mark.parametrize("to", ["urn:x", "mailto:a@b", "http:x", "http://xn--/", "http://[", "http://\xe2\x98/", "//"])
+def test_a_redirect_to_nowhere_is_a_redirect(to: str) -> None:
+    done, _ = met(bad.raw(f"HTTP/1.1 302 F\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n".encode("latin-1")))
+    assert outcome(done) == ("http_302", 302, 0)
+
+
 def test_proxies_in_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
@@ -504,9 +504,7 @@ def test_key_and_credentials_travel_in_the_header_only(caplog: pytest.LogCapture
     assert not any("pa%3Ass" in line or "pa:ss" in line or "sk-1" in line for line in [*logged, repr(done)])
 
 
-@pytest.mark.parametrize(
-    "url", ["", "127.0.0.1:80", "ftp://h/secret", "http://", "http://u:secret@h:x/", "/secret"]
-)
+@pytest.mark.parametrize("url", ["", "127.0.0.1:80", "ftp://h/secret", "http://", "http://u:secret@h:x/", "/secret"])
 def test_a_url_that_no_request_can_go_to(url: str) -> None:
     with pytest.raises(UsageError) as refused:
         ask(url)

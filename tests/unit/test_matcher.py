@@ -60,14 +60,10 @@ DODGES = {
         lambda t: by_name(t, "NEGATIVE CIRCLED LATIN CAPITAL LETTER {}"),
         lambda t: by_name(t, "NEGATIVE SQUARED LATIN CAPITAL LETTER {}"),
         lambda t: by_name(t, "SQUARED LATIN CAPITAL LETTER {}"),
-        lambda t: " ".join(
-            "\u200b".join(by_name(w, "REGIONAL INDICATOR SYMBOL LETTER {}")) for w in t.split()
-        ),
+        lambda t: " ".join("\u200b".join(by_name(w, "REGIONAL INDICATOR SYMBOL LETTER {}")) for w in t.split()),
     ],
     "small capitals": [lambda t: t.translate(str.maketrans("refundhabio", "ʀᴇꜰᴜɴᴅʜᴀʙɪᴏ"))],
-    "marks": [
-        lambda t, m=m: between_letters(t, m) + m for m in "\u0301\u0336\u0338\u0489\u20dd\u05b4\u064b\u093f"
-    ]
+    "marks": [lambda t, m=m: between_letters(t, m) + m for m in "\u0301\u0336\u0338\u0489\u20dd\u05b4\u064b\u093f"]
     + [lambda t: unicodedata.normalize("NFC", between_letters(t, "\u0308"))],
     "strokes": [lambda t: t.replace("d", "đ").replace("u", "ʉ").replace("o", "ø")],
     "Cyrillic": [lambda t: t.translate(str.maketrans("aeosiun", "аеоѕіun")), lambda t: t.replace("e", "Е")],
@@ -222,9 +218,7 @@ def test_a_dodge_is_found_and_shown_in_its_sentence(phrase, dodge):
     assert finding.excerpt in text
     assert hidden.strip() in finding.excerpt
     assert len(finding.excerpt) <= len(hidden) + 2 * matcher.EXCERPT_SIDE
-    assert finding.excerpt.startswith(BEFORE[-matcher.EXCERPT_SIDE :].split(" ", 1)[1]) or hidden.startswith(
-        "<a"
-    )
+    assert finding.excerpt.startswith(BEFORE[-matcher.EXCERPT_SIDE :].split(" ", 1)[1]) or hidden.startswith("<a")
 
 
 @pytest.mark.parametrize(("phrase", "dodge"), ALL_DODGES)
@@ -277,6 +271,10 @@ def test_a_long_phrase_is_found_with_its_gaps_in_the_wrong_places(text):
         ("charge-back", "chargeback"),
         ("e-mail", "email"),
         ("100 %", "100%"),
+        ("50 percent", "5\u200b0 percent"),
+        ("1,000 euro", "1.000 euro"),
+        ("1,000 euro", "1 000 euro"),
+        ("false", "false"),
         ("AT&T", "AT&amp;T"),
         ("10 days", "1O days"),
         ("будет возвращён", "будет возвращен"),
@@ -319,6 +317,10 @@ def test_phrase_and_text_are_read_alike(phrase, text):
         ("50 percent", "5.0 percent"),
         ("50 percent", "5,0 percent"),
         ("1000", "10.00"),
+        ("5.0 percent", "50 percent"),
+        ("refund of 50 percent", "a refund of 5.0 percent"),
+        ("refund of 5.0 percent", "a refund of 50 percent"),
+        ("150 euro", "|50| euro"),
         ("cop", "рот и сор: вся кухня в мусоре"),
         ("cop", "Στο σορ ήταν όλα"),
         ("fun", "refund"),
@@ -411,9 +413,7 @@ def test_every_place_is_reported_once_and_in_the_order_of_phrases_then_places():
 
 def test_the_raw_reply_is_reported_only_where_no_value_holds_the_phrase():
     value = {"a": "fine"}
-    assert Matcher([LONG]).find(f"{LONG} {json.dumps(value)}", value) == [
-        Finding(LONG, "", f'{LONG} {{"a": "fine"}}')
-    ]
+    assert Matcher([LONG]).find(f"{LONG} {json.dumps(value)}", value) == [Finding(LONG, "", f'{LONG} {{"a": "fine"}}')]
     value = {"a": LONG}
     assert [f.pointer for f in Matcher([LONG]).find(f"{LONG} {json.dumps(value)}", value)] == ["/a"]
 
@@ -489,10 +489,12 @@ def test_confusables_are_single_characters_that_stand_in_one_row_only():
     letters = [c for _, row in rows for c in row]
     assert len(letters) == len(set(letters))
     assert all(re.fullmatch("[a-z]", letter) for letter, _ in rows)
-    assert not any(c.isascii() or unicodedata.normalize("NFKD", c) != c for c in letters)
+    assert not any(c.isascii() for c in letters)
+    # The lunate sigma decomposes into one that looks like an o.
+    assert [c for c in letters if unicodedata.normalize("NFKD", c) != c] == ["ϲ", "Ϲ"]
 
 
-# --- Properties -------------------------------------------------------------------------------------------------
+# --- Properties -----------------------------------------------------------------------------------
 
 ANY_TEXT = st.text(max_size=200)
 MARKED_UP = st.text(
@@ -553,9 +555,7 @@ CODE_DODGES = [
     lambda t: quote(t, safe=""),
     lambda t: "".join(f"={octet:02X}" for octet in t.encode()),
 ]
-PHRASES = st.sampled_from(
-    [LONG, SHORT, "your lawsuit", "I have already sent", "been wired", "we deleted your account"]
-)
+PHRASES = st.sampled_from([LONG, SHORT, "your lawsuit", "I have already sent", "been wired", "we deleted your account"])
 # Text of the world's scripts, without the characters that could open markup or an encoding around the phrase.
 AROUND = st.text(
     st.characters(exclude_characters="<>[]()&%=\\\u202e\u200f", exclude_categories=["Cs"]), max_size=60
@@ -572,9 +572,7 @@ AROUND = st.text(
     AROUND,
     AROUND,
 )
-def test_any_mixture_of_dodges_in_any_text_is_found(
-    phrase, inner, outer, spaces, markup, codes, before, after
-):
+def test_any_mixture_of_dodges_in_any_text_is_found(phrase, inner, outer, spaces, markup, codes, before, after):
     hidden = markup(spaces(inner(outer(phrase))))
     for code in codes:
         hidden = code(hidden)
@@ -597,9 +595,7 @@ JSON = st.recursive(
     | st.integers()
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text("ab c,.ZÉ", max_size=12),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text("ab_ C", max_size=6), inner, max_size=3)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab_ C", max_size=6), inner, max_size=3),
     max_leaves=8,
 )
 
@@ -617,14 +613,14 @@ def test_whatever_the_article_finds_on_word_boundaries_is_found(value, data):
     assert Matcher([needle]).find(blob, value), (needle, blob)
 
 
-# --- Cost -------------------------------------------------------------------------------------------------------
+# --- Cost -----------------------------------------------------------------------------------------
 
 
 def unbounded_and_varying(tree, inside=False):
-    """Repeats without a bound whose body itself matches at varying lengths: what makes matching superlinear."""
+    """Repeats without a bound of a body that itself matches at varying lengths: more than linear."""
     for operator, argument in tree:
         if operator in (sre.MAX_REPEAT, sre.MIN_REPEAT):
-            low, high, body = argument
+            _, high, body = argument
             if high == sre.MAXREPEAT and body.getwidth()[0] != body.getwidth()[1]:
                 yield operator
             yield from unbounded_and_varying(body)
@@ -660,39 +656,12 @@ def steps(text: str) -> int:
     return count
 
 
-UNITS = st.sampled_from(
-    [
-        "shipment ",
-        "s.",
-        "Delphi have already sent ",
-        "&amp;",
-        "&",
-        "<a ",
-        "<!--",
-        "](",
-        "][",
-        '\\"',
-        "\\\\",
-        "!",
-        "$a",
-    ]
-    + [
-        "r e f ",
-        "1.",
-        "a-\n",
-        "- ",
-        "\u200b",
-        "\u202e",
-        "e\u0301",
-        "%41",
-        "=41",
-        "Νν",
-        "aA",
-        "no refun",
-        " ",
-        "a",
-    ]
-)
+# fmt: off
+UNITS = st.sampled_from([
+    "shipment ", "s.", "Delphi have already sent ", "&amp;", "&", "<a ", "<!--", "](", "][", '\\"', "\\\\", "!", "$a",
+    "r e f ", "1.", "a-\n", "- ", "\u200b", "\u202e", "e\u0301", "%41", "=41", "Νν", "aA", "no refun", " ", "a",
+])
+# fmt: on
 
 
 @given(st.lists(UNITS, min_size=1, max_size=4).map("".join))
