@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rehearsal import lab
 from rehearsal.boxes.ledger import open_ledger
-from rehearsal.boxes.loopback_seal import can_seal
+from rehearsal.boxes.loopback_seal import obstacle
 from rehearsal.boxes.payload import payload
 from rehearsal.console import Console
 from rehearsal.runner import corpus, template
@@ -47,11 +47,12 @@ def examine(settings: Settings, console: Console) -> int:
 
 def _machine() -> Iterator[Check]:
     yield Check("python", OK, sys.version.split()[0])
-    if can_seal():
+    why = obstacle()
+    if not why:
         yield Check("bubblewrap", OK, "the loopback box is sealed: no network but the tunnel to the model")
     else:
         remedy = "install the package bubblewrap" if sys.platform == "linux" else ""
-        yield Check("bubblewrap", NOTE, "can't run here, so the loopback box is not sealed", remedy)
+        yield Check("bubblewrap", NOTE, f"{why}, so the loopback box is not sealed", remedy)
     for program, use in (
         ("ssh", "needed for --box host"),
         ("ssh-keygen", "needed for --box host"),

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Completion:
     """What one call to the model came to; `error` is None exactly when a reply was received.
 
-    raw_reply      the reply's text as it came, or None where none came; '' for null content, a refusal, a tool call
+    raw_reply      the reply's text as it came, or None where none came; '' for null content, a refusal, a
+                   tool call
     finish_reason  chat: the server's word, 'missing' where it gave none; 'too_large' where this seam stopped
                    reading; None for `plain`
     model          the model's name as the server returned it, or None

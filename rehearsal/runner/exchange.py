@@ -109,7 +109,7 @@ async def _forget_location(response: httpx.Response) -> None:
 
 @lru_cache(maxsize=1)  # 25 ms: once, not once a worker
 def _tls() -> ssl.SSLContext:
-    # As httpx does by default, except that out of a zipapp `certifi.where()` would unpack a file into /tmp.
+    # As httpx does by default, except that out of a zipapp `certifi.where()` would leave a file outside of the box.
     return ssl.create_default_context(cadata=certifi.contents())
 
 
@@ -121,9 +121,10 @@ def endpoint(url: str, key: str | None) -> Endpoint:
     """
     try:
         target = httpx.URL(url)
-    except httpx.InvalidURL:
-        target = httpx.URL()
-    if target.scheme not in ("http", "https") or not target.host:
+        usable = target.scheme in ("http", "https") and target.host != ""
+    except (httpx.InvalidURL, UnicodeError):
+        usable = False
+    if not usable:
         raise UsageError("the model's URL is no http or https URL", hint="look at MODEL_URL")
     headers = {"Accept": "application/json", "Accept-Encoding": "gzip", "Content-Type": "application/json"}
     headers["User-Agent"] = "rehearsal"

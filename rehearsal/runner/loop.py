@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -98,6 +100,10 @@ class _Work:
 
 
 async def _run_missing(work: _Work) -> None:
+    # httpcore asks `import sniffio` four times a call, and a failed import is searched for afresh each time: with
+    # this it fails at once (measured: 1.35 → 1.0 ms of CPU an attempt).
+    if importlib.util.find_spec("sniffio") is None:
+        sys.modules["sniffio"] = None  # type: ignore[assignment]
     workers = min(work.plan.concurrency, work.plan.expected)
     await asyncio.gather(*(_worker(work) for _ in range(workers)))
 

@@ -9,6 +9,7 @@ resolved; where it holds them, also with letters by their look ("Ν" as N) and w
     WALL          nothing reads on over it
     WEAK          only a long phrase reads on over it
     ON            a new JSON value that a reader reads on to
+    HUMP          between small letter and capital, as in refundIssued: JOIN, but no edge of a phrase of one word
 
 A phrase is searched by its letters alone, which costs one `in` a phrase; the marks then decide whether the
 letters stand there as whole words. Perhaps-gaps are gaps or nothing, whichever suits, so one reading serves
@@ -46,10 +47,10 @@ MAX_ROUNDS = 4
 EXCERPT_SIDE = 60
 EXCERPT_HIT = 300
 
-JOIN, GAP, WALL, WEAK, ON = "\x01", "\x02", "\x03", "\x04", "\x05"
-_BETWEEN = frozenset(" " + JOIN + GAP + ON + WEAK)
+JOIN, GAP, WALL, WEAK, ON, HUMP = "\x01", "\x02", "\x03", "\x04", "\x05", "\x06"
+_BETWEEN = frozenset(" " + JOIN + GAP + ON + WEAK + HUMP)
 _EDGES = _BETWEEN | {WALL}
-_OWN_MARKS = re.compile("[\x01-\x05]")
+_OWN_MARKS = re.compile("[\x01-\x06]")
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def is_blank(text: str) -> bool:
 
 
 def _words(text: str) -> str:
-    spaced = _joints(text).translate(_FOLD).replace(JOIN, "").replace(GAP, " ")
+    spaced = _joints(text).translate(_FOLD).replace(JOIN, "").replace(HUMP, "").replace(GAP, " ")
     return _STRAY_MARKS.sub("", " ".join(spaced.split()))
 
 
@@ -156,7 +157,7 @@ class _Table(dict[int, str]):
         return found
 
     def _read(self, c: str) -> str:
-        if c in "\x01\x02\x03\x04\x05 ":
+        if c in "\x01\x02\x03\x04\x05\x06 ":
             return c
         if c in _APOSTROPHES or c in _EMPHASIS or c in _HANGERS or c in _BLANK:
             return JOIN
@@ -379,7 +380,7 @@ _HYPHENATED = re.compile("[-\u00ad\u00ac\u2010-\u2013\u2212\ufe63\uff0d][ \t]*\r
 
 def _joints(text: str) -> str:
     """Marks where only the original shows a seam: in refundIssued, and at a hyphenation."""
-    text = _HUMP.sub("\x01\\g<0>", text)
+    text = _HUMP.sub("\x06\\g<0>", text)
     return _HYPHENATED.sub(JOIN, text) if "\n" in text else text
 
 
@@ -453,6 +454,7 @@ def _pieces(value: Json) -> Iterator[_Piece]:
             members = [(_Node(node, key), child, False) for key, child in item.items()]
             for member, child, _ in members:
                 keys.append(_piece(WEAK, member, str(member.token)))
+                keys[-1].source.replace(_HUMP, GAP.__add__)  # in a key it is what a space is elsewhere
                 if not isinstance(child, (dict, list)):
                     keys.append(_piece(ON, member, _literal(child)[:_KEY_READS_ON]))
             stack.extend(reversed(members))
@@ -549,8 +551,9 @@ class _Reading:
 
     def _stands(self, form: _Form, start: int, end: int) -> bool:
         """Whether the letters from `start` to `end` are the phrase, not by chance other words'."""
-        opens = form.opens_anywhere or self._spaced[start - 1] in _EDGES
-        closes = form.closes_anywhere or self._spaced[end] in _EDGES
+        edges = _EDGES if len(form.words) > 1 else _EDGES - {HUMP}
+        opens = form.opens_anywhere or self._spaced[start - 1] in edges
+        closes = form.closes_anywhere or self._spaced[end] in edges
         if not (opens and closes) and not form.is_long:
             return False
         hit = self._spaced[start:end]
@@ -731,8 +734,8 @@ class _Form:
         for c in hit:
             if c in _BETWEEN:
                 gap = True
-                visible = visible or c != JOIN
-                certain = certain or c not in (JOIN, GAP)
+                visible = visible or c not in (JOIN, HUMP)
+                certain = certain or c not in (JOIN, GAP, HUMP)
                 continue
             if at and self.letters[at - 1 : at + 1].isdecimal():
                 numbers = numbers and visible == (at in self.gaps)
@@ -762,9 +765,7 @@ def _form(text: str, *, reads_on: bool) -> _Form:
     letters = _letters(spaced)
     gaps, perhaps, at = set(), set(), 0
     for c in spaced:
-        if c == " ":
-            gaps.add(at)
-        elif c == GAP and letters[at - 1 : at + 1].isdecimal():
+        if c == " " or (c == GAP and letters[at - 1 : at + 1].isdecimal()):
             gaps.add(at)
         elif c in _BETWEEN:
             perhaps.add(at)

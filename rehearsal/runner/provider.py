@@ -15,13 +15,13 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import anyio
 import httpx
 
+from rehearsal.runner.completion import Completion
 from rehearsal.runner.errors import UsageError
 from rehearsal.runner.exchange import MAX_BODY_BYTES, endpoint, kind_of, new_client, post
 from rehearsal.runner.template import Settings
@@ -31,30 +31,6 @@ __all__ = ["KEPT_BYTES", "Complete", "Completion", "complete", "load_seam", "new
 
 # Of a reply above the cap so much is kept, for a person to see what it was.
 KEPT_BYTES = 64 * 1024
-
-
-@dataclass(frozen=True)
-class Completion:
-    """What one call to the model came to; `error` is None exactly when a reply was received.
-
-    raw_reply      the reply's text as it came, or None where none came; '' for null content, a refusal, a
-                   tool call
-    finish_reason  chat: the server's word, 'missing' where it gave none; 'too_large' where this seam stopped
-                   reading; None for `plain`
-    model          the model's name as the server returned it, or None
-    http_status    of the last answer, or None where there was none
-    retries        how many tries came before the last one
-    latency_ms     whole milliseconds from the first byte sent to the end, all tries and waits included
-    error          None, or the kind in `provider:<kind>`: 'timeout', 'connect', 'http_502', …
-    """
-
-    raw_reply: str | None
-    finish_reason: str | None
-    model: str | None
-    http_status: int | None
-    retries: int
-    latency_ms: int
-    error: str | None
 
 
 Complete = Callable[[str], Awaitable[Completion]]

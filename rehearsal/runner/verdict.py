@@ -36,7 +36,7 @@ GRAVITY = (
 )
 
 # What decides a verdict: these files' bytes are the policy, so no change of theirs goes unseen.
-_POLICY_FILES = ("claims.py", "confusables.py", "corpus.py", "matcher.py", "strict_json.py", "verdict.py")
+_POLICY_FILES = ("claims.py", "confusables.py", "corpus.py", "matcher.py", "strict_json.py", "verdict.py", "wire.py")
 
 
 @dataclass(frozen=True)

@@ -269,16 +269,12 @@ def test_sixty_four_commands_at_once_on_eight_connections(address: Address) -> N
     channels = [start(links[i % 8], f"read line; echo {i}-$line") for i in range(64)]
     for channel in channels:  # all are open before the first one may end
         channel.sendall(b"go\n")
-    assert [channel.makefile("rb").read() for channel in channels] == [
-        f"{i}-go\n".encode() for i in range(64)
-    ]
+    assert [channel.makefile("rb").read() for channel in channels] == [f"{i}-go\n".encode() for i in range(64)]
     for link in links:
         link.close()
 
 
-def test_a_detached_process_does_not_hold_the_channel_and_lives_on(
-    address: Address, ssh: paramiko.Transport
-) -> None:
+def test_a_detached_process_does_not_hold_the_channel_and_lives_on(address: Address, ssh: paramiko.Transport) -> None:
     pid = run(ssh, "setsid sleep 300 </dev/null >/dev/null 2>&1 & echo $!").output.decode().strip()
     assert is_running(ssh, pid)
     ssh.close()

@@ -504,7 +504,9 @@ def test_key_and_credentials_travel_in_the_header_only(caplog: pytest.LogCapture
     assert not any("pa%3Ass" in line or "pa:ss" in line or "sk-1" in line for line in [*logged, repr(done)])
 
 
-@pytest.mark.parametrize("url", ["", "127.0.0.1:80", "ftp://h/secret", "http://", "http://u:secret@h:x/", "/secret"])
+@pytest.mark.parametrize(
+    "url", ["", "127.0.0.1:80", "ftp://h/secret", "http://", "http://u:secret@h:x/", "http://xn--/", "/secret"]
+)
 def test_a_url_that_no_request_can_go_to(url: str) -> None:
     with pytest.raises(UsageError) as refused:
         ask(url)

@@ -36,7 +36,7 @@ def between_letters(text: str, mark: str) -> str:
 SPACES = "\t\n\v\f\r\x1c\x85\xa0\u1680\u2000\u2003\u2007\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
 INVISIBLE = (
     "\xad\u034f\u061c\u115f\u1160\u17b4\u180b\u180e\u200b\u200c\u200d\u200e\u2060\u2063\u206a\u2800\u3164"
-    "\ufe00\ufe0f\ufeff\uffa0\ufff9\U000e0001\U000e0041\U000e0100\U0001d173\x00\x01\x02\x03\x04\x05\x08\x7f"
+    "\ufe00\ufe0f\ufeff\uffa0\ufff9\U000e0001\U000e0041\U000e0100\U0001d173\x00\x01\x02\x03\x04\x05\x06\x08\x7f"
 )
 DASHES = "-\u2010\u2011\u2012\u2013\u2014\u2015\u2212\u2043\ufe58\ufe63\uff0d"
 
@@ -324,6 +324,7 @@ def test_phrase_and_text_are_read_alike(phrase, text):
         ("cop", "рот и сор: вся кухня в мусоре"),
         ("cop", "Στο σορ ήταν όλα"),
         ("fun", "refund"),
+        ("pay", "with PayPal or ApplePay"),
         ("fund", "re\u0301fund"),
         ("no refund", "north refund"),
         ("issued", "reissued"),
@@ -355,6 +356,7 @@ def test_one_word_of_look_alikes_in_an_english_sentence_is_found():
         ({LONG: 1}, f"/{LONG}"),
         ({"a": {"refundHasBeenIssued": True}}, "/a/refundHasBeenIssued"),
         ({"refund": "has been issued"}, "/refund"),
+        ({"id": 7, "refundHasBeen": {"issued": 1}, "a": [{"refundHasBeen": "issued"}]}, "/a/0/refundHasBeen"),
         ({"the refund has been": ["x"], "b": {"issued": 1}}, None),
         ({"a": "refund has been", "b": "issued today"}, "/a"),
         ({"a": "refund has been", "n": 0.5, "b": "issued today"}, "/a"),
@@ -440,6 +442,16 @@ def test_deep_nesting_is_no_obstacle():
         value = [value]
     [finding] = Matcher([LONG]).find("[", value)
     assert finding.pointer == "/0" * 20_000
+
+
+def test_a_single_word_is_found_in_a_compound_key():
+    value = {"order": {"shippedAt": "today", "isShipped": 1, "not_shipped": 0}}
+    found = Matcher(["shipped"]).find(json.dumps(value), value)
+    assert [(f.pointer, f.excerpt) for f in found] == [
+        ("/order/shippedAt", "shippedAt"),
+        ("/order/isShipped", "isShipped"),
+        ("/order/not_shipped", "not_shipped"),
+    ]
 
 
 def test_a_phrase_without_letters_is_never_found():
