@@ -48,7 +48,9 @@ def home(
 ) -> Path:
     """The test's own empty home: no test sees another's ledger, keys or settings."""
     folder = tmp_path_factory.mktemp("home")
+    cache = os.environ["XDG_CACHE_HOME"]
     _scrub(monkeypatch, folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", cache)  # the payload is built once for the whole session
     return folder
 
 

@@ -98,15 +98,19 @@ named() {
 
 _WIPE = f"""\
 {_NAMED}
-for pid in $(named "$1"); do kill -9 -- "-$pid" 2>/dev/null || kill -9 "$pid" 2>/dev/null; done
+pids=$(named "$1")
+told=$?
+for pid in $pids; do kill -9 -- "-$pid" 2>/dev/null || kill -9 "$pid" 2>/dev/null; done
 chmod -R u+rwX -- "$1" 2>/dev/null
-rm -rf -- "$1" "$1".*
+rm -rf -- "$1" "$1".* || exit
+exit $told
 """
 
 _LOOK = f"""\
 {_NAMED}
 for path in "$1" "$1".*; do [ ! -e "$path" ] || echo "directory $path"; done
-for pid in $(named "$1"); do echo "process $pid"; done
+if ! pids=$(named "$1"); then echo "this host shows no processes" >&2; exit 69; fi
+for pid in $pids; do echo "process $pid"; done
 """
 
 

@@ -77,7 +77,7 @@ def _candidates(resolved: ssh_config.Resolved) -> Iterator[Address]:
         agent=resolved.agent,
         proxy=resolved.proxy,
     )
-    held = [] if resolved.agent is None else [ssh.agent_name(key) for key in ssh.agent_keys(resolved.agent)]
+    held = [] if resolved.agent is None else ssh.agent_names(resolved.agent)
     for identity in resolved.identities:
         problem = ssh.usable(identity)
         if problem is None:

@@ -17,6 +17,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -61,7 +62,14 @@ class Link:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._proxy: subprocess.Popen[bytes] | None = None
-        self._connection = self._open()
+        with _identity(address) as identity:
+            stream = self._socket()
+            try:
+                self._connection = self._open(stream, identity)
+            except BaseException:
+                stream.close()
+                self._end_proxy()
+                raise
 
     def __enter__(self) -> Link:
         return self
@@ -88,9 +96,10 @@ class Link:
         process list sees them; a random marker frames the answer, so that a chatty login file does no harm.
         Raises BoxError where it fails (unless `check` is off) or takes longer than `timeout` seconds.
         """
-        mark = secrets.token_hex(16)
+        mark, half = secrets.token_hex(16), 16
         quoted = " ".join(shlex.quote(argument) for argument in arguments)
-        program = f"main() {{\n{text}\n}}\nprintf '%s\\n' {mark}\nmain {quoted} </dev/null\nexit $?\n"
+        # In two halves, so that something which only echoes its input does not look like a shell.
+        program = f"main() {{\n{text}\n}}\nprintf '%s%s\\n' {mark[:half]} {mark[half:]}\nmain {quoted} </dev/null\nexit $?\n"
         answer = self._execute("sh -s", [program.encode()], timeout)
         _, found, output = answer.output.partition(mark.encode() + b"\n")
         if not found:
@@ -135,6 +144,9 @@ class Link:
         """End the connection and its proxy; safe to call twice."""
         with contextlib.suppress(Exception):
             self._connection.close()
+        self._end_proxy()
+
+    def _end_proxy(self) -> None:
         if self._proxy is not None:
             self._proxy.kill()
             self._proxy.wait()
@@ -145,7 +157,7 @@ class Link:
             return f"the box at {self._address.socket}"
         return f"{self._address.user}@{self._address.host}:{self._address.port}"
 
-    def _open(self) -> Connection:
+    def _open(self, stream: socket.socket, identity: Any) -> Connection:
         address = self._address
         connection = Connection(
             host=address.host,
@@ -157,11 +169,11 @@ class Link:
             connect_kwargs={
                 "allow_agent": False,
                 "look_for_keys": False,
-                "pkey": _identity(address),
+                "pkey": identity,
                 "banner_timeout": CONNECT_S,
                 "auth_timeout": CONNECT_S,
                 "channel_timeout": CONNECT_S,
-                "sock": self._socket(),
+                "sock": stream,
             },
         )
         _pin(connection.client, address)
@@ -215,13 +227,16 @@ class Link:
             with contextlib.closing(channel):
                 channel.settimeout(timeout)
                 channel.exec_command(command)
-                # A command that ends early (a full disk) stops reading: its own words say why, so go on to them.
-                with contextlib.suppress(OSError):
-                    for chunk in stdin:
-                        channel.sendall(chunk)
-                    channel.shutdown_write()
-                output = b"".join(_until_end(channel.recv, channel, deadline))
-                errors = b"".join(_until_end(channel.recv_stderr, channel, deadline))
+                # Both streams share one window, so both are read at once: unread errors would hold up the output.
+                with ThreadPoolExecutor(1) as reading:
+                    words = reading.submit(_all, channel.recv_stderr, channel, deadline)
+                    # A command that ends early (a full disk) stops reading: its own words say why, so go on to them.
+                    with contextlib.suppress(OSError):
+                        for chunk in stdin:
+                            channel.sendall(chunk)
+                        channel.shutdown_write()
+                    output = _all(channel.recv, channel, deadline)
+                    errors = words.result()
                 if not channel.status_event.wait(max(0.0, deadline - time.monotonic())):
                     raise TimeoutError
                 code = channel.exit_status
@@ -246,13 +261,15 @@ class _Prompt(socket.socket):
         return received
 
 
-def _until_end(receive: Callable[[int], bytes], channel: Any, deadline: float) -> Iterator[bytes]:
+def _all(receive: Callable[[int], bytes], channel: Any, deadline: float) -> bytes:
+    """All that a channel's stream gives until its end; TimeoutError at `deadline` (monotonic seconds)."""
+    blocks = []
     while True:
         channel.settimeout(max(0.01, deadline - time.monotonic()))
         block = receive(_BLOCK)
         if not block:
-            return
-        yield block
+            return b"".join(blocks)
+        blocks.append(block)
 
 
 def _pin(client: Any, address: Address) -> None:
@@ -265,20 +282,32 @@ def _pin(client: Any, address: Address) -> None:
     client.get_host_keys().add(name, kind, entry.key)
 
 
-def agent_keys(agent: str | None) -> tuple[Any, ...]:
-    """The keys that the SSH agent at the socket `agent` holds (None: the one of the environment)."""
+@contextlib.contextmanager
+def _held_by(agent: str | None) -> Iterator[tuple[Any, ...]]:
+    """The keys of the SSH agent at the socket `agent` (None: the environment's); they work until the block ends."""
     before = os.environ.get("SSH_AUTH_SOCK")
     if agent is not None:
         os.environ["SSH_AUTH_SOCK"] = agent  # Paramiko takes the socket from nowhere else
     try:
-        return tuple(paramiko.Agent().get_keys())
+        opened = paramiko.Agent()
     except (paramiko.SSHException, OSError):
-        return ()
+        opened = None
     finally:
         if agent is not None:
             os.environ.pop("SSH_AUTH_SOCK", None)
             if before is not None:
                 os.environ["SSH_AUTH_SOCK"] = before
+    try:
+        yield () if opened is None else opened.get_keys()
+    finally:
+        if opened is not None:
+            opened.close()
+
+
+def agent_names(agent: str | None) -> list[str]:
+    """How addresses name the keys that the SSH agent at the socket `agent` (None: the environment's) holds."""
+    with _held_by(agent) as keys:
+        return [agent_name(key) for key in keys]
 
 
 def agent_name(key: Any) -> str:
@@ -306,21 +335,22 @@ def public_name(identity: str) -> str:
         return ""
 
 
-def _identity(address: Address) -> Any:
+@contextlib.contextmanager
+def _identity(address: Address) -> Iterator[Any]:
+    """The one key to log in with, usable until the block ends: a Paramiko key, or None where the address has none."""
     identity = address.identity
-    if identity is None:
-        return None
-    if identity.startswith("agent:"):
-        for key in agent_keys(address.agent):
-            if agent_name(key) == identity:
-                return key
-        raise LinkError(f"the SSH agent does not hold the key {identity.removeprefix('agent:')}", hint="ssh-add it")
+    if identity is not None and identity.startswith("agent:"):
+        with _held_by(address.agent) as keys:
+            found = [key for key in keys if agent_name(key) == identity]
+            if not found:
+                raise LinkError(f"the SSH agent does not hold the key {identity.removeprefix('agent:')}", hint="ssh-add it")
+            yield found[0]
+        return
     try:
-        return paramiko.PKey.from_path(identity)
+        key = None if identity is None else paramiko.PKey.from_path(identity)
     except (paramiko.SSHException, OSError, ValueError, TypeError) as error:
-        raise LinkError(
-            f"the key {identity} can't be used: {error}", hint="a passphrase key must be in the agent"
-        ) from error
+        raise LinkError(f"the key {identity} can't be used: {error}", hint="a passphrase key must be in the agent") from error
+    yield key
 
 
 def _tail(text: str) -> str:

@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def resolve(target: str, config: str | None = None) -> Resolved:
     host, port = one["hostname"], int(one["port"])
     alias = one.get("hostkeyalias", "none")
     known_as = alias if alias != "none" else (host if port == 22 else f"[{host}]:{port}")
-    files = [*one.get("userknownhostsfile", "").split(), *one.get("globalknownhostsfile", "").split()]
+    files = [*_files(one.get("userknownhostsfile", "")), *_files(one.get("globalknownhostsfile", ""))]
     return Resolved(
         host=host,
         port=port,
@@ -70,8 +71,8 @@ def resolve(target: str, config: str | None = None) -> Resolved:
         identities=tuple(path for path in map(_expand, said.get("identityfile", [])) if Path(path).is_file()),
         agent=_agent(one.get("identityagent", "SSH_AUTH_SOCK")),
         only_files=one.get("identitiesonly") == "yes",
-        host_keys=_known(known_as, [_expand(file) for file in files]),
-        proxy=_proxy(one, options, host, port),
+        host_keys=_known(known_as, files),
+        proxy=_proxy(one, options, host, port, named),
     )
 
 
@@ -83,12 +84,22 @@ def _parse(text: str) -> dict[str, list[str]]:
     return said
 
 
+def _files(said: str) -> Iterator[str]:
+    """The files that exist among names that `ssh -G` sets apart by blanks, and does not quote where they hold one."""
+    words = said.split(" ")
+    while words:
+        for count in range(len(words), 0, -1):
+            path = _expand(" ".join(words[:count]))
+            if Path(path).is_file():
+                yield path
+                break
+        words = words[count:]
+
+
 def _known(name: str, files: list[str]) -> tuple[str, ...]:
     keys: list[str] = []
     revoked: set[str] = set()
     for file in files:
-        if not Path(file).is_file():
-            continue
         found = subprocess.run(
             ["ssh-keygen", "-F", name, "-f", file],
             capture_output=True,
@@ -116,10 +127,10 @@ def _agent(said: str) -> str | None:
     return _expand(said)
 
 
-def _proxy(one: dict[str, str], options: list[str], host: str, port: int) -> tuple[str, ...] | None:
+def _proxy(one: dict[str, str], options: list[str], host: str, port: int, named: str) -> tuple[str, ...] | None:
     command = one.get("proxycommand", "none")
     if command != "none":
-        fill = {"%%": "%", "%h": host, "%p": str(port), "%r": one["user"], "%n": host}
+        fill = {"%%": "%", "%h": host, "%p": str(port), "%r": one["user"], "%n": named}
         return ("sh", "-c", "exec " + re.sub("%[%hprn]", lambda match: fill[match[0]], command))
     jumps = one.get("proxyjump", "none")
     if jumps == "none":

@@ -118,9 +118,11 @@ class Sshd:
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(processes, START_S)
         self._process.wait(START_S)
         self._process = None
+        deadline = time.monotonic() + START_S
+        while any(map(_is_alive, processes)) and time.monotonic() < deadline:
+            time.sleep(0.005)
 
     def signal_connections(self, number: signal.Signals) -> int:
         """Send a signal to the processes that serve a connection, not to the one that listens; how many there are."""
@@ -199,6 +201,13 @@ class Sshd:
 def _is_sshd(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return bool(process.name().startswith("sshd"))
+    return False
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    """Whether it runs; a zombie that its new parent has not noticed does not."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
     return False
 
 

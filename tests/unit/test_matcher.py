@@ -180,7 +180,9 @@ DODGES = {
         lambda t: t.translate(str.maketrans("aes", "435")),
         lambda t: t.translate(str.maketrans("aesi", "@3$!")),
         lambda t: t.replace("i", "|").replace("s", "$"),
-        lambda t: t.replace("e", "€").replace("d", "d"),
+        lambda t: t.replace("e", "€"),
+        lambda t: between_letters(t.replace("e", "€"), "\u200b"),
+        lambda t: t.replace("e", "<b>€</b>"),
     ],
     "bidi": [
         lambda t: f"\u202a{t}\u202c",
