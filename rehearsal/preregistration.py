@@ -78,7 +78,7 @@ def laptop_secrets(model: Model | None) -> dict[str, str]:
     """Plant a fresh canary in this process's environment; it and the machine's own secrets, name → value."""
     os.environ[CANARY_NAME] = random.token_hex(16)
     found = {CANARY_NAME: os.environ[CANARY_NAME], **leaks.environment_secrets(os.environ)}
-    if model is not None and model.key is not None:
+    if model is not None and model.key is not None and len(model.key) >= leaks.SHORTEST_SECRET:
         found["MODEL_KEY"] = model.key
     if model is not None and model.is_secret:
         found["MODEL_URL"] = model.url

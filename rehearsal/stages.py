@@ -289,6 +289,7 @@ class _Follower:
         heard = time.monotonic()
         while self._last is None:
             seen = self._look()
+            self._offset = seen.offset
             for event in seen.events:
                 self._take(event)
             if seen.events:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from rehearsal.runner.errors import InvalidInput, Issue
 
 SHORTEST_SECRET = 8  # a shorter value of the environment would be found in ordinary words
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)")
+_SHORT = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 
 # Live credentials by the shapes that their issuers publish.
@@ -36,10 +38,12 @@ def environment_secrets(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def refuse(files: Iterable[tuple[str, bytes]], environment: Mapping[str, str]) -> None:
-    """Look through `files` (name, content) for secrets; InvalidInput with every place, by line, and never the value."""
-    own = environment_secrets(environment)
-    issues = [issue for name, content in files for issue in _issues(name, content.decode(errors="replace"), own)]
+def refuse(files: Iterable[tuple[str, bytes]], secrets: Mapping[str, str]) -> None:
+    """Look through `files` (name, content) for what looks like a secret, and for `secrets` (name → value).
+
+    InvalidInput with every place, by line, and never the value.
+    """
+    issues = [issue for name, content in files for issue in _issues(name, content.decode(errors="replace"), secrets)]
     if issues:
         raise InvalidInput(
             "what would travel to the box holds a secret",
@@ -49,14 +53,20 @@ def refuse(files: Iterable[tuple[str, bytes]], environment: Mapping[str, str]) -
 
 
 def _issues(file: str, text: str, own: Mapping[str, str]) -> Iterable[Issue]:
-    for what, shape in _SHAPES.items():
-        for match in shape.finditer(text):
-            yield Issue(file, "", f"line {_line(text, match.start())} holds what looks like {what}")
+    for number, line in enumerate(text.split("\n"), 1):
+        readings = (line, _unescaped(line)) if "\\" in line else (line,)
+        for what, shape in _SHAPES.items():
+            if any(shape.search(reading) for reading in readings):
+                yield Issue(file, "", f"line {number} holds what looks like {what}")
+        for name, value in own.items():
+            if any(value in reading for reading in readings):
+                yield Issue(file, "", f"line {number} holds the value of this machine's {name}")
     for name, value in own.items():
-        at = text.find(value)
-        if at >= 0:
-            yield Issue(file, "", f"line {_line(text, at)} holds the value of this machine's {name}")
+        before, found, _ = text.partition(value)
+        if "\n" in value and found:
+            yield Issue(file, "", f"line {before.count(chr(10)) + 1} holds the value of this machine's {name}")
 
 
-def _line(text: str, at: int) -> int:
-    return text.count("\n", 0, at) + 1
+def _unescaped(line: str) -> str:
+    """A line of JSON as its reader has it: in a fixture, `\\u0073k_live` is a key too."""
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else _SHORT.get(found[0][1], found[0][1]), line)

@@ -34,7 +34,7 @@ while [ "$(date +%s)" -lt "$end" ]; do
     [ -d "$1" ] || exit 0
 done
 pid=$(cat "$1/run/run.pid" 2>/dev/null) && case "$(cat "/proc/$pid/cmdline" 2>/dev/null || ps -o args= -p "$pid")" in
-    *"$1"*) kill -9 -- "-$pid" 2>/dev/null || kill -9 "$pid" ;;
+    *"$1/"*) kill -9 -- "-$pid" 2>/dev/null || kill -9 "$pid" ;;
 esac
 rm -rf -- "$1"
 """
@@ -81,17 +81,17 @@ if [ -s "$1/run.pid" ] && kill -0 "$(cat "$1/run.pid")" 2>/dev/null; then echo a
 
 _PAYLOAD = 'exec env -i PATH="$4" "$1" -I -S "$2" "$5" "$3"'
 
-# Every process whose arguments name $1, one a line: from /proc where there is one, else from ps. The scripts
+# Every process whose arguments name something in $1, one a line: from /proc where there is one, else from ps. The scripts
 # themselves don't name it: they come over standard input, and so does grep's pattern. One grep for all, because a
 # process for each is what makes a look slow; and it must see this very shell, or its seeing nothing means nothing.
 _NAMED = """\
 named() {
     if [ -r /proc/self/cmdline ]; then
         [ -n "$(printf '%s\\n' sh | LC_ALL=C grep -lsF -f - "/proc/$$/cmdline")" ] || exit 69
-        printf '%s\\n' "$1" | LC_ALL=C grep -lsF -f - /proc/[0-9]*/cmdline | tr -cd '0-9\\n'
+        printf '%s\\n' "$1/" | LC_ALL=C grep -lsF -f - /proc/[0-9]*/cmdline | tr -cd '0-9\\n'
     else
         ps -A -o pid= -o args= > /dev/null || exit 69
-        ps -A -o pid= -o args= | while read -r pid args; do case "$args" in *"$1"*) echo "$pid" ;; esac; done
+        ps -A -o pid= -o args= | while read -r pid args; do case "$args" in *"$1/"*) echo "$pid" ;; esac; done
     fi
 }
 """

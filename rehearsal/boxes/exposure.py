@@ -83,16 +83,19 @@ def examine(
     processes: set[Any] | None = set()
     files: Mapping[str, Any] = {}
     for report in inspections:
-        files = _mapping(report.get("files"))
-        if not isinstance(report.get("processes"), list):
+        files = _mapping(_mapping(report).get("files"))
+        listed = _mapping(report).get("processes")
+        if not isinstance(listed, list):
             processes = None
             continue
-        for process in report["processes"]:
+        for process in map(_mapping, listed):
             if processes is not None:
-                processes.add(process.get("pid"))
+                processes.add(str(process.get("pid")))
             held = _mapping(process.get("environment"))
             beyond += [f"process {process.get('pid')} holds {name}" for name in held if name not in wanted]
-            beyond += [f"process {process.get('pid')} holds {digests[v]}" for v in held.values() if v in digests]
+            beyond += [
+                f"process {process.get('pid')} holds {digests[v]}" for v in map(str, held.values()) if v in digests
+            ]
             beyond += _in_arguments(process.get("arguments"), secrets)
     for name, digest in files.items():
         if name in synced and digest != synced[name]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -118,17 +120,29 @@ class Ledger:
 
     def move(self, box_id: str, state: str, **facts: Any) -> Row:
         """Write the next state, and facts that belong to it (`address`, `python`, `run_id`, `evidence`)."""
-        before = self.row(box_id).state
-        if state not in MOVES[before]:
-            raise UsageError(
-                f"box {box_id} is {before} and can't become {state}",
-                hint=f"it can become: {', '.join(MOVES[before]) or 'nothing, it is gone'}",
-            )
         if isinstance(facts.get("address"), Address):
             facts["address"] = json.dumps(facts["address"].to_json())
-        self._db.table("boxes").update(box_id, {"state": state, **facts})
-        self._log(box_id, state)
-        return self.row(box_id)
+        with self._alone():
+            before = self.row(box_id).state
+            if state not in MOVES[before]:
+                raise UsageError(
+                    f"box {box_id} is {before} and can't become {state}",
+                    hint=f"it can become: {', '.join(MOVES[before]) or 'nothing, it is gone'}",
+                )
+            self._db.table("boxes").update(box_id, {"state": state, **facts})
+            self._log(box_id, state)
+            return self.row(box_id)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One transaction, with the writer's lock from before its first look: no move overtakes another one."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
 
     def row(self, box_id: str) -> Row:
         """One box; UsageError where the ledger has none of that name."""

@@ -96,10 +96,10 @@ class Link:
         process list sees them; a random marker frames the answer, so that a chatty login file does no harm.
         Raises BoxError where it fails (unless `check` is off) or takes longer than `timeout` seconds.
         """
-        mark, half = secrets.token_hex(16), 16
+        mark = secrets.token_hex(16)
         quoted = " ".join(shlex.quote(argument) for argument in arguments)
         # In two halves, so that something which only echoes its input does not look like a shell.
-        program = f"main() {{\n{text}\n}}\nprintf '%s%s\\n' {mark[:half]} {mark[half:]}\nmain {quoted} </dev/null\nexit $?\n"
+        program = f"main() {{\n{text}\n}}\nprintf '%s%s\\n' {mark[:16]} {mark[16:]}\nmain {quoted} </dev/null\nexit $?\n"
         answer = self._execute("sh -s", [program.encode()], timeout)
         _, found, output = answer.output.partition(mark.encode() + b"\n")
         if not found:
@@ -201,16 +201,7 @@ class Link:
                 stream.connect(address.socket)
                 return stream
             if address.proxy is not None:
-                stream, theirs = socket.socketpair()
-                self._proxy = subprocess.Popen(
-                    address.proxy,
-                    stdin=theirs.fileno(),
-                    stdout=theirs.fileno(),
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
-                theirs.close()
-                return stream
+                return self._through(address.proxy)
             stream = _Prompt(fileno=socket.create_connection((address.host, address.port), CONNECT_S).detach())
             stream.settimeout(CONNECT_S)
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else each command waits 40 ms for an ACK
@@ -219,6 +210,23 @@ class Link:
         except OSError as error:
             raise LinkError(f"{self._where} can't be reached: {error.strerror or error}") from error
         return stream
+
+    def _through(self, proxy: tuple[str, ...]) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        try:
+            self._proxy = subprocess.Popen(
+                proxy,
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return ours
 
     def _execute(self, command: str, stdin: Iterable[bytes], timeout: float) -> Answer:
         deadline = time.monotonic() + timeout
@@ -319,7 +327,7 @@ def usable(identity: str) -> str | None:
     """None where the key file `identity` can be used as it is; 'passphrase' or 'unusable' otherwise."""
     try:
         paramiko.PKey.from_path(identity)
-    except paramiko.PasswordRequiredException:
+    except (paramiko.PasswordRequiredException, TypeError):  # TypeError: cryptography's, which Paramiko lets through
         return "passphrase"
     except Exception:
         return "unusable"

@@ -9,12 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
+from contextlib import closing
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from rehearsal.runner.errors import VoidRun
 from rehearsal.runner.plan import Plan
+from rehearsal.runner.store import SCHEMA
 
 _COLUMNS = (
     "id",
@@ -35,6 +38,7 @@ _COLUMNS = (
     "retries",
     "latency_ms",
 )
+_OPEN = ("unsealed", 0, "error", "run_incomplete")
 _SIDECARS = ("-wal", "-shm", "-journal")
 _MAGIC = b"SQLite format 3\0"
 _NOT_WAL = b"\x01\x01"  # header bytes 18 and 19: the read and write versions of a rollback-journal file
@@ -75,7 +79,8 @@ class Artifact:
 def read(path: Path, plan: Plan) -> Artifact:
     """Read the run of `plan` from the database file at `path`.
 
-    Raises VoidRun where the file is not what a snapshot is: one closed, whole SQLite file whose tables are tables.
+    Raises VoidRun where the file is not what a snapshot is: one closed, whole SQLite file with the runner's own two
+    tables, in which the newest row of the template, which the article's gate reads, is this run's seal.
     """
     for suffix in _SIDECARS:
         if path.with_name(path.name + suffix).exists():
@@ -92,22 +97,55 @@ def read(path: Path, plan: Plan) -> Artifact:
         raise VoidRun(f"{path} can't be read: {error}") from error
     finally:
         connection.close()
-    attempts = tuple(row for row in rows if row.attempt > 0)
-    seals = [row for row in rows if row.attempt == 0 and row.fixture_id == "corpus"]
-    return Artifact(hashlib.sha256(raw).hexdigest(), attempts, seals[0] if seals else None)
+    attempts = tuple(row for row in rows if row.attempt != 0)
+    (mark,) = (row for row in rows if row.attempt == 0)
+    return Artifact(hashlib.sha256(raw).hexdigest(), attempts, mark if mark.fixture_id == "corpus" else None)
 
 
 def _rows(connection: sqlite3.Connection, path: Path, plan: Plan) -> list[Row]:
     if connection.execute("PRAGMA integrity_check").fetchone()[0] != "ok":
         raise VoidRun(f"{path} is damaged")
-    kinds = dict(connection.execute("SELECT name, type FROM sqlite_master WHERE name IN ('eval_runs', 'runs')"))
-    if kinds != {"eval_runs": "table", "runs": "table"}:
-        raise VoidRun(f"{path} does not hold the tables eval_runs and runs")
-    others = connection.execute("SELECT count(*) FROM sqlite_master WHERE type IN ('view', 'trigger')").fetchone()[0]
-    if others:
-        raise VoidRun(f"{path} holds a view or a trigger, which no runner writes")
+    if _schema(connection) != _runners_schema():
+        raise VoidRun(f"{path} holds something else than the two tables that the runner makes")
     query = f"SELECT {', '.join(_COLUMNS)} FROM eval_runs WHERE run_id = ? ORDER BY id"  # noqa: S608  (constants)
-    return [_checked(Row(*values), path) for values in connection.execute(query, (plan.run_id,))]
+    rows = [_checked(Row(*values), path) for values in connection.execute(query, (plan.run_id,))]
+    _check_mark(connection, path, plan, [row for row in rows if row.attempt == 0])
+    return rows
+
+
+def _schema(connection: sqlite3.Connection) -> set[tuple[str, ...]]:
+    return set(connection.execute("SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_master"))
+
+
+@cache
+def _runners_schema() -> set[tuple[str, ...]]:
+    """To the letter, so that no view, trigger, generated column, collation or missing CHECK can bend what is read."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(SCHEMA)
+        return _schema(connection)
+
+
+def _check_mark(connection: sqlite3.Connection, path: Path, plan: Plan, marks: list[Row]) -> None:
+    """The run's row that is no attempt (`unsealed` or `corpus`): the newest of its template, for the article's gate."""
+    if len(marks) != 1:
+        raise VoidRun(f"{path} does not hold the one row that opens or seals run {plan.run_id}")
+    mark = marks[0]
+    newest_id = connection.execute(
+        "SELECT max(id) FROM eval_runs WHERE template_version = ?", (plan.template_version,)
+    ).fetchone()[0]
+    if mark.template_version != plan.template_version or mark.id != newest_id:
+        raise VoidRun(f"{path} has rows that are newer than the seal of run {plan.run_id}")
+    is_open = (mark.fixture_id, mark.passed, mark.outcome, mark.failure_reason) == _OPEN
+    if mark.prompt_hash != plan.template_hash or not (is_open or mark.fixture_id == "corpus"):
+        raise VoidRun(f"{path} seals run {plan.run_id} with a row that no runner writes")
+    said = connection.execute(
+        "SELECT template_version, template_hash, corpus_hash, policy_hash, repeat, expected, outcome"
+        " FROM runs WHERE run_id = ?",
+        (plan.run_id,),
+    ).fetchone()
+    digests = (plan.template_version, plan.template_hash, plan.corpus_hash, plan.policy_hash)
+    if said != (*digests, plan.repeat, plan.expected, None if is_open else mark.outcome):
+        raise VoidRun(f"{path} says of run {plan.run_id} something else than its plan or its seal")
 
 
 _TEXTS = ("fixture_id", "template_version", "prompt_hash", "created_at", "outcome", "findings_json")

@@ -11,7 +11,7 @@ from rehearsal.runner.corpus import Fixture
 from rehearsal.runner.errors import VoidRun
 from rehearsal.runner.plan import Plan
 from rehearsal.runner.template import Template
-from rehearsal.runner.verdict import ERROR, FAIL, PASS, Finding, Verdict, judge, whole_verdict
+from rehearsal.runner.verdict import ERROR, FAIL, PASS, Finding, Verdict, judge, seal_findings, whole_verdict
 
 GREEN, RED, NONE = "green", "red", "none"
 
@@ -93,6 +93,8 @@ def _again(row: Row, fixture: Fixture, template: Template) -> Verdict:
         verdict.outcome == row.outcome
         and verdict.failure_reason == row.failure_reason
         and verdict.findings_json() == row.findings_json
+        and verdict.output_json == row.output_json
+        and (row.raw_reply is None) == (verdict.outcome == ERROR)
         and row.passed == int(verdict.outcome == PASS)
         and row.prompt_hash == template.prompt_hash(fixture.ticket_body)
         and row.template_version == template.version
@@ -121,15 +123,15 @@ def _check_seal(artifact: Artifact, plan: Plan, verdicts: Mapping[tuple[str, int
     if seal is None:
         return
     outcome, reason = whole_verdict((found.outcome, found.failure_reason) for found in verdicts.values())
-    newest = max((row.id for row in artifact.attempts), default=0)
     if not complete or (seal.outcome, seal.failure_reason, seal.passed) != (
         outcome,
         reason,
         int(outcome == PASS),
     ):
         raise VoidRun(f"run {plan.run_id} is sealed as {seal.outcome}, and its rows say {outcome}")
-    if seal.id <= newest:
-        raise VoidRun(f"run {plan.run_id} has rows that are newer than its seal")
+    bad = ((*key, found.failure_reason) for key, found in verdicts.items() if found.outcome != PASS)
+    if seal.findings_json != seal_findings(bad):
+        raise VoidRun(f"run {plan.run_id}: its seal tells of other findings than its rows")
 
 
 def _result(fixture_id: str, repeat: int, verdicts: Mapping[tuple[str, int], Verdict]) -> FixtureResult:

@@ -25,6 +25,7 @@ ENV_NAME = "box.env"
 PID_NAME = "run.pid"
 LOCK_NAME = "run.lock"
 LOG_NAME = "run.log"
+EVENTS_NAME = "events.jsonl"
 SNAPSHOT_NAME = "eval_runs.snapshot.db"
 ALLOWED_ENVIRONMENT = ("MODEL_URL", "HOME", "PATH", "LANG")
 
@@ -55,6 +56,7 @@ def start(directory: Path) -> int:
         sys.stdout.write((directory / PID_NAME).read_text())
         return 0
     os.set_inheritable(lock, True)
+    (directory / EVENTS_NAME).unlink(missing_ok=True)  # of a start that was killed; its rows are in the database
     child = os.fork()
     if child == 0:
         _become_run(directory, environment)
@@ -80,7 +82,7 @@ def _become_run(directory: Path, environment: dict[str, str]) -> NoReturn:
 
 def run(directory: Path) -> int:
     """The run; its outcome and every failure go to the event log, whose last line is `end` or `refused`."""
-    from rehearsal.runner.loop import EVENTS_NAME, Events
+    from rehearsal.runner.loop import Events
     from rehearsal.runner.loop import run as run_plan
 
     with Events(directory / EVENTS_NAME) as events:
@@ -118,7 +120,13 @@ def inspect(directory: Path) -> int:
 
     Values of the environment are given as digests only: the laptop knows what they should be.
     """
-    files = {str(path.relative_to(directory)): _sha256(path) for path in sorted(directory.rglob("*")) if path.is_file()}
+    files = {}
+    for path in sorted(directory.rglob("*")):
+        try:
+            if path.is_file():
+                files[str(path.relative_to(directory))] = _sha256(path)
+        except FileNotFoundError:  # noqa: PERF203  (a run that ends just now takes its -wal and -shm along)
+            continue
     _print({"processes": _processes(str(directory.parent)), "files": files})
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -169,9 +170,9 @@ def _check(value: dict[str, Json], file: str) -> list[Issue]:
         issue("frozen_at", "must be a date such as 2026-11-30")
     if "confidence_range" in value and not _is_range(value["confidence_range"]):
         issue("confidence_range", "must be two numbers, the lower first, such as [0, 1]")
-    text = value.get("ticket_body")
-    if isinstance(text, str) and any("\ud800" <= letter <= "\udfff" for letter in text):
-        issue("ticket_body", "holds half of a surrogate pair, which no file or prompt can carry")
+    for key, found in value.items():
+        if any("\ud800" <= letter <= "\udfff" for letter in json.dumps([key, found], ensure_ascii=False)):
+            issue(key, "holds half of a surrogate pair, which no file, prompt or row can carry")
     return issues
 
 

@@ -20,8 +20,6 @@ from rehearsal.runner.store import DB_NAME, Store
 from rehearsal.runner.template import Template
 from rehearsal.runner.verdict import judge
 
-EVENTS_NAME = "events.jsonl"
-
 
 class Events:
     """A log of one JSON object a line, written so that a reader at any offset sees whole lines. A context manager."""

@@ -162,7 +162,10 @@ def verify(plan: Plan, directory: Path) -> Template:
 
     `directory` holds `fixtures/`, `prompts/` and the seam file, as they were synced.
     """
-    template = templates.from_plan(directory / "prompts", plan.template_version, plan.settings)
+    try:
+        template = templates.from_plan(directory / "prompts", plan.template_version, plan.settings)
+    except (OSError, UnicodeDecodeError) as error:
+        raise VoidRun(f"the template is not what the plan says: {error}", hint="sync again") from error
     _same("the template", template.template_hash, plan.template_hash)
     seam = plan.seam
     if seam is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from rehearsal.runner.errors import BoxError
@@ -15,17 +16,16 @@ def snapshot(path: Path, target: Path) -> None:
     copy fails its own integrity check.
     """
     target.unlink(missing_ok=True)
-    source = sqlite3.connect(f"file:{path}?mode=rw", uri=True)
     try:
-        source.execute("VACUUM INTO ?", (str(target),))
+        with closing(_open(path, "mode=rw")) as source:
+            source.execute("VACUUM INTO ?", (str(target),))
+        with closing(_open(target, "mode=ro&immutable=1")) as copy:
+            found = copy.execute("PRAGMA integrity_check").fetchone()[0]
     except sqlite3.Error as error:
         raise BoxError(f"{path.name} can't be copied: {error}") from error
-    finally:
-        source.close()
-    copy = sqlite3.connect(f"file:{target}?mode=ro&immutable=1", uri=True)
-    try:
-        found = copy.execute("PRAGMA integrity_check").fetchone()[0]
-    finally:
-        copy.close()
     if found != "ok":
         raise BoxError(f"the copy of {path.name} is damaged: {found}")
+
+
+def _open(path: Path, options: str) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.resolve().as_uri()}?{options}", uri=True)

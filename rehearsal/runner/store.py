@@ -11,11 +11,11 @@ kill -9; a thread syncs the log twice a second, so a power cut costs less than a
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
@@ -25,12 +25,12 @@ from sqlite_utils import Database
 from rehearsal.runner.completion import Completion
 from rehearsal.runner.errors import BoxError, VoidRun
 from rehearsal.runner.plan import Entry, Plan
-from rehearsal.runner.verdict import PASS, Verdict, whole_verdict
+from rehearsal.runner.verdict import PASS, Verdict, seal_findings, whole_verdict
 
 DB_NAME = "eval_runs.db"
 SYNC_SECONDS = 0.5
 
-_SCHEMA = """
+SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs (
     run_id TEXT PRIMARY KEY,
     template_version TEXT NOT NULL,
@@ -80,21 +80,19 @@ class Store:
     """The database of one run in one folder; a context manager. One writer at a time.
 
     Entering makes the tables and opens the run, or finds it where it was left. Raises BoxError where the disk
-    is full or the file can't be written.
+    is full or the file can't be written, VoidRun where the run there is another one's.
     """
 
     def __init__(self, path: Path, plan: Plan) -> None:
         self._plan = plan
         self._path = path
-        self._db = sqlite3.connect(path, isolation_level=None)
-        try:
+        with _written(path.name), ExitStack() as opened:
+            self._db = opened.enter_context(closing(sqlite3.connect(path, isolation_level=None)))
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = NORMAL")
-            Database(self._db).executescript(_SCHEMA)
+            Database(self._db).executescript(SCHEMA)
             self._next_id = self._open_run()
-        except sqlite3.Error as error:
-            self._db.close()
-            raise BoxError(f"{path.name} can't be written: {error}") from error
+            opened.pop_all()
         self._stop = threading.Event()
         self._syncer = threading.Thread(target=self._sync_log, name="sync", daemon=True)
 
@@ -125,7 +123,6 @@ class Store:
 
     def insert(self, fixture_id: str, attempt: int, prompt_hash: str, completion: Completion, verdict: Verdict) -> None:
         """Write one attempt; when this returns, the row survives the process. BoxError where it can't be written."""
-        output = None if verdict.output is None else json.dumps(verdict.output)
         row = (
             self._next_id,
             fixture_id,
@@ -133,7 +130,7 @@ class Store:
             prompt_hash,
             int(verdict.outcome == PASS),
             verdict.failure_reason,
-            output,
+            verdict.output_json,
             now(),
             self._plan.run_id,
             attempt,
@@ -146,10 +143,8 @@ class Store:
             completion.retries,
             completion.latency_ms,
         )
-        try:
+        with _written(f"{fixture_id} attempt {attempt}: the row"):
             self._db.execute(_INSERT, row)
-        except sqlite3.Error as error:
-            raise BoxError(f"{fixture_id} attempt {attempt}: the row can't be written: {error}") from error
         self._next_id += 1
 
     def seal(self) -> str:
@@ -166,12 +161,12 @@ class Store:
         failed = self._db.execute(
             f"SELECT fixture_id, attempt, failure_reason {of_run} AND outcome != ? ORDER BY id", (run_id, PASS)
         )
-        findings = [{"fixture_id": row[0], "attempt": row[1], "reason": row[2]} for row in failed]
-        with _transaction(self._db):
+        findings = seal_findings(failed)
+        with _written("the seal"), _transaction(self._db):
             self._db.execute(
                 "UPDATE eval_runs SET fixture_id = 'corpus', passed = ?, failure_reason = ?, outcome = ?,"
                 " findings_json = ?, created_at = ? WHERE run_id = ? AND attempt = 0",
-                (int(outcome == PASS), reason, outcome, json.dumps(findings), now(), run_id),
+                (int(outcome == PASS), reason, outcome, findings, now(), run_id),
             )
             self._db.execute("UPDATE runs SET finished_at = ?, outcome = ? WHERE run_id = ?", (now(), outcome, run_id))
         return outcome
@@ -190,6 +185,10 @@ class Store:
         base = int(self._db.execute("SELECT coalesce(max(id), 0) FROM eval_runs").fetchone()[0])
         found = self._db.execute("SELECT id FROM eval_runs WHERE run_id = ? AND attempt = 0", (plan.run_id,)).fetchone()
         if found is not None:
+            query = "SELECT template_hash, corpus_hash, policy_hash, repeat, expected FROM runs WHERE run_id = ?"
+            opened_for = self._db.execute(query, (plan.run_id,)).fetchone()
+            if opened_for != (plan.template_hash, plan.corpus_hash, plan.policy_hash, plan.repeat, plan.expected):
+                raise VoidRun(f"run {plan.run_id} was begun under another plan", hint="sync again")
             query = "SELECT max(id) FROM eval_runs WHERE run_id = ? AND attempt > 0"
             last = self._db.execute(query, (plan.run_id,)).fetchone()[0]
             return int(found[0]) - plan.expected if last is None else int(last) + 1
@@ -226,6 +225,15 @@ class Store:
                 os.fsync(handle)
             finally:
                 os.close(handle)
+
+
+@contextmanager
+def _written(what: str) -> Iterator[None]:
+    """What SQLite can't write is the box's fault."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise BoxError(f"{what} can't be written: {error}") from error
 
 
 def now() -> str:

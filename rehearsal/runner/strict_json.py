@@ -96,6 +96,6 @@ def _constant(name: str) -> NoReturn:
     raise _broken(f"holds {name}, which is not JSON")
 
 
-# A string as a whole (possessive in effect: nothing in it can match in two ways), or one bracket.
-_NESTING = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+# A string as a whole, or one bracket. The closing quote is optional, so that no attempt fails and starts over: linear.
+_NESTING = re.compile(r'"(?:[^"\\]+|\\.)*"?|[\[\]{}]', re.DOTALL)
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float, parse_int=_integer, parse_constant=_constant)

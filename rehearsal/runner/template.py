@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -15,7 +16,7 @@ from rehearsal.runner.strict_json import BOM
 PLACEHOLDER = "{{ticket_body}}"
 APIS = ("plain", "openai-chat")
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_OTHER_PLACEHOLDER = re.compile(r"\{\{(?!ticket_body\}\})[^{}\n]{0,80}\}\}")
+_OTHER_PLACEHOLDER = re.compile(r"\{\{(?!ticket_body\}\})[^{}]*\}\}")
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ class Settings:
                 issues.append(Issue(file, f"/{key}", f"must be {what}"))
         if not issues:
             issues = list(_out_of_range(values, file))
+            issues += (
+                []
+                if _is_json(values.get("response_format"))
+                else [Issue(file, "/response_format", "holds what JSON can't")]
+            )
         if issues:
             raise InvalidInput("the template's settings can't be used", issues)
         return cls(**values)
@@ -72,6 +78,15 @@ _KINDS: dict[str, tuple[Any, str]] = {
     "unwrap_fence": (bool, "true or false"),
 }
 _DEFAULTS = {item.name: item.default for item in fields(Settings)}
+
+
+def _is_json(value: object) -> bool:
+    """TOML knows dates and infinity, and no request or plan could carry them."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _out_of_range(values: Mapping[str, Any], file: str) -> list[Issue]:

@@ -66,6 +66,11 @@ class Verdict:
         """The gravest finding's reason, None for a pass."""
         return self.findings[0].reason if self.findings else None
 
+    @property
+    def output_json(self) -> str | None:
+        """The reply decoded, as the store has it; None where it is not JSON."""
+        return None if self.output is None else json.dumps(self.output)
+
     def findings_json(self) -> str:
         """All findings as the store has them."""
         return json.dumps([finding.__dict__ for finding in self.findings])
@@ -76,8 +81,11 @@ def judge(fixture: Fixture, completion: Completion, *, unwrap_fence: bool = Fals
 
     `unwrap_fence`: production takes the reply out of a whole-reply ```json fence, so it may be judged so.
     """
-    if completion.error is not None or completion.raw_reply is None:
-        return Verdict(ERROR, (Finding(f"provider:{completion.error or 'no_reply'}"),), None)
+    error = completion.error
+    if error is None and completion.http_status not in (None, 200):
+        error = f"http_{completion.http_status}"  # whatever its body
+    if error is not None or completion.raw_reply is None:
+        return Verdict(ERROR, (Finding(f"provider:{error or 'no_reply'}"),), None)
     raw = completion.raw_reply
     findings, output = _shape(fixture, completion, unfenced(raw) if unwrap_fence else raw)
     matches = _matcher(fixture.forbidden_substrings).find(raw, output)
@@ -100,11 +108,17 @@ def whole_verdict(attempts: Iterable[tuple[str, str | None]]) -> tuple[str, str 
     return (PASS, None) if found else (ERROR, "no_attempts")
 
 
+def seal_findings(attempts: Iterable[tuple[str, int, str | None]]) -> str:
+    """What a seal says of the attempts that did not pass, given as (fixture, attempt, failure_reason)."""
+    keys = ("fixture_id", "attempt", "reason")
+    return json.dumps([dict(zip(keys, attempt)) for attempt in attempts])  # noqa: B905  (Python 3.10 is fine, mypy too)
+
+
 def unfenced(raw: str) -> str:
     """The inside of a reply that is one ```json fence from its first to its last character; else the reply itself."""
     text = raw.strip()
     head, _, rest = text.partition("\n")
-    if head.strip().lower() in ("```json", "```") and rest.endswith("```") and "```" not in rest[:-3]:
+    if head.rstrip() == "```json" and rest.endswith("```") and "```" not in rest[:-3]:
         return rest[:-3]
     return raw
 
@@ -143,19 +157,24 @@ def _shape(fixture: Fixture, completion: Completion, reply: str) -> tuple[list[F
     try:
         output = parse(reply)
     except NotStrictJson as error:
-        return [*findings, Finding("reply_not_json", "", str(error))], None
+        return [*findings, Finding("reply_not_json", "", error.rule or reply.strip()[:60])], None
     if not isinstance(output, dict):
         return [*findings, Finding("reply_not_object")], output
     findings += [
-        Finding(f"missing_key:{key}", f"/{key}") for key in fixture.must_include_keys if _nothing(output.get(key))
+        Finding(f"missing_key:{key}", f"/{key.replace('~', '~0').replace('/', '~1')}")
+        for key in fixture.must_include_keys
+        if _nothing(output.get(key))
     ]
     return [*findings, *_confidence(output.get("confidence"), fixture.confidence_range)], output
 
 
 def _nothing(value: Json) -> bool:
+    """Whether a reader would see nothing of it: null, empty, invisible, or a container of nothing else."""
     if isinstance(value, str):
         return is_blank(value)
-    return value is None or value == [] or value == {}
+    if isinstance(value, (list, dict)):
+        return all(map(_nothing, value.values() if isinstance(value, dict) else value))
+    return value is None
 
 
 def _confidence(value: Json, allowed: tuple[float, float]) -> list[Finding]:

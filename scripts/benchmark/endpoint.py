@@ -16,9 +16,9 @@ import sys
 
 _DRAFT = {
     "summary": "The customer was charged twice and has opened a dispute with the bank.",
-    "suggested_reply": "Thank you for writing, and I am sorry about the trouble. I can see both payments on your order and "
-    "have passed them on to our billing team, who will look at each of them. I can't promise an outcome before they "
-    "have, but you will hear from us by tomorrow evening. Please keep the dispute with your bank open until then.",
+    "suggested_reply": "Thank you for writing, and I am sorry about the trouble. I can see both payments on your order "
+    "and have passed them on to our billing team, who will look at each of them. I can't promise an outcome before "
+    "they have, but you will hear from us by tomorrow evening. Please keep the dispute with your bank open until then.",
     "confidence": 0.82,
 }
 _CHAT = {
@@ -26,9 +26,7 @@ _CHAT = {
     "object": "chat.completion",
     "created": 0,
     "model": "bench",
-    "choices": [
-        {"index": 0, "message": {"role": "assistant", "content": json.dumps(_DRAFT)}, "finish_reason": "stop"}
-    ],
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": json.dumps(_DRAFT)}, "finish_reason": "stop"}],
     "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
 }
 _LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]+)", re.IGNORECASE)

@@ -69,7 +69,7 @@ def show(figures: Sequence[Figure | Skipped], console: Console) -> None:
     table = Table(title="scripts/bench", caption=machine(), show_lines=True)
     for heading, side in (("figure", "left"), ("measured", "right"), ("target", "right")):
         table.add_column(heading, justify=side)  # type: ignore[arg-type]
-    table.add_column("compared to")
+    table.add_column("compared to", no_wrap=True)
     table.add_column("ratio", justify="right")
     table.add_column("note", overflow="fold")
     for figure in figures:

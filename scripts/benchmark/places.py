@@ -134,7 +134,7 @@ def endpoint(milliseconds: int) -> Iterator[str]:
 
 
 def tickets(count: int) -> list[dict[str, object]]:
-    """`count` fixtures: the shipped ones of the template, over and over, each with an id and a first line of its own."""
+    """`count` fixtures: the shipped ones, over and over, each with an id and a first line of its own."""
     folder = ROOT / "fixtures"
     shipped = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     shipped = [fixture for fixture in shipped if fixture["template_version"] == VERSION]
@@ -148,7 +148,7 @@ def tickets(count: int) -> list[dict[str, object]]:
 
 
 def lay_out(folder: Path, count: int, *, chat: bool = False) -> None:
-    """`fixtures/` with `count` tickets and `prompts/` in `folder`; with `chat` the template asks for chat completions."""
+    """`fixtures/` with `count` tickets and `prompts/` in `folder`; with `chat` the template's settings too."""
     (folder / "fixtures").mkdir(parents=True)
     (folder / "prompts").mkdir()
     shutil.copy(ROOT / "prompts" / f"{VERSION}.txt", folder / "prompts")

@@ -14,6 +14,7 @@ import time
 from bisect import bisect_left
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from rehearsal.runner.loop import Events, run
 
@@ -25,12 +26,12 @@ def main(directory: Path) -> None:
     ended: list[float] = []
     sync = os.fsync
 
-    def noted(handle: int) -> None:
+    def noted(handle: Any) -> None:
         begun.append(time.time())
         sync(handle)
         ended.append(time.time())
 
-    os.fsync = noted
+    os.fsync = noted  # type: ignore[assignment]
     with Events(directory / "events.jsonl") as events:
         run(directory, events, url=os.environ["MODEL_URL"])
     begun.append(time.time())

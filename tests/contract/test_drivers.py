@@ -1,12 +1,13 @@
 """The contract of `rehearsal.boxes.Driver`, against every kind of box.
 
-To add a kind: a name in KINDS and a branch in `make_driver`. Nothing below it knows which kind it talks to.
+To add a kind: a name in KINDS and a branch in `new_case`. Below it, a test asks for a trait and never for a kind.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import secrets
 import socket
@@ -22,30 +23,33 @@ import paramiko
 import pytest
 
 from rehearsal.boxes import Address, Driver, Presence, Record, Request
+from rehearsal.boxes.host import Host
 from rehearsal.boxes.keys import mint
 from rehearsal.boxes.loopback import Loopback
 from rehearsal.boxes.loopback_seal import obstacle
+from tests.hosts.sshd import MISSING, Sshd
 
-KINDS = ["loopback sealed", "loopback not sealed"]
+KINDS = ["loopback sealed", "loopback not sealed", "host"]
 CANARY = "REHEARSAL_TEST_CANARY"
-
-
-def make_driver(kind: str) -> Driver:
-    if kind == "loopback sealed":
-        if obstacle():
-            pytest.skip(obstacle())
-        return Loopback(seal=True)
-    if kind == "loopback not sealed":
-        return Loopback(seal=False)
-    raise LookupError(kind)
 
 
 @dataclass
 class Case:
-    """One driver and one box to be made with it."""
+    """One driver and one box to be made with it.
+
+    makes_the_host     create makes a machine, or what stands for one; otherwise the box begins with its directory
+    ends_foreground    the host ends a foreground command whose connection is gone
+    """
 
     driver: Driver
     request: Request
+    makes_the_host: bool
+    ends_foreground: bool
+    address: Address | None = None
+
+    def create(self) -> Address:
+        self.address = self.driver.create(self.request)
+        return self.address
 
     @property
     def record(self) -> Record:
@@ -55,33 +59,63 @@ class Case:
     def record_of(self, address: Address) -> Record:
         return Record(self.request.box_id, "under test", self.request.keys, self.request.target, address)
 
+    def end(self) -> None:
+        """Destroy what there is, by what the ledger would know of it."""
+        self.driver.destroy(self.record if self.address is None else self.record_of(self.address))
+
 
 @pytest.fixture(params=KINDS, scope="module")
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def new_case(kind: str, keys: Path) -> Case:
+@pytest.fixture(scope="module")
+def sshd(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd | None]:
+    """The machine that is there already, for the kind that wants one."""
+    if kind != "host":
+        yield None
+        return
+    if MISSING:
+        pytest.skip(MISSING)
+    with Sshd(tmp_path_factory.mktemp("host") / "sshd") as server:
+        yield server
+
+
+def new_case(kind: str, keys: Path, sshd: Sshd | None) -> Case:
     mint(keys)
-    return Case(make_driver(kind), Request(f"test-{secrets.token_hex(4)}", 300, False, keys))
+    box_id = f"test-{secrets.token_hex(4)}"
+    if sshd is not None:
+        request = Request(box_id, 300, False, keys, sshd.target)
+        return Case(Host(sshd.ssh_config()), request, makes_the_host=False, ends_foreground=False)
+    if kind == "loopback sealed" and obstacle():
+        pytest.skip(obstacle())
+    loopback = Loopback(seal=kind == "loopback sealed")
+    return Case(loopback, Request(box_id, 300, False, keys), makes_the_host=True, ends_foreground=True)
 
 
 @pytest.fixture
-def case(kind: str, tmp_path: Path) -> Iterator[Case]:
+def case(kind: str, sshd: Sshd | None, tmp_path: Path) -> Iterator[Case]:
     """A box to be made, for tests about its life."""
-    made = new_case(kind, tmp_path / "keys")
+    made = new_case(kind, tmp_path / "keys", sshd)
     yield made
-    made.driver.destroy(made.record)
+    made.end()
 
 
 @pytest.fixture(scope="module")
-def address(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
+def standing(kind: str, sshd: Sshd | None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
     """One standing box, for all tests that leave it as it was."""
-    made = new_case(kind, tmp_path_factory.mktemp("box") / "keys")
+    made = new_case(kind, tmp_path_factory.mktemp("box") / "keys", sshd)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CANARY, "the-laptop's-own")
-        yield made.driver.create(made.request)
-    made.driver.destroy(made.record)
+        made.create()
+        yield made
+    made.end()
+
+
+@pytest.fixture
+def address(standing: Case) -> Address:
+    assert standing.address is not None
+    return standing.address
 
 
 @pytest.fixture
@@ -167,8 +201,13 @@ def is_running(ssh: paramiko.Transport, pid: str) -> bool:
 
 def test_a_box_is_absent_then_present_then_absent(case: Case) -> None:
     assert case.driver.presence(case.record) is Presence.ABSENT
-    address = case.driver.create(case.request)
-    assert case.driver.presence(case.record) is Presence.PRESENT
+    address = case.create()
+    if case.makes_the_host:
+        assert case.driver.presence(case.record) is Presence.PRESENT
+    else:
+        assert case.driver.presence(case.record_of(address)) is Presence.ABSENT
+        with contextlib.closing(connect(address)) as ssh:
+            run(ssh, f"mkdir -m 700 {address.directory}")
     assert case.driver.presence(case.record_of(address)) is Presence.PRESENT
     case.driver.destroy(case.record_of(address))
     assert case.driver.presence(case.record_of(address)) is Presence.ABSENT
@@ -176,33 +215,34 @@ def test_a_box_is_absent_then_present_then_absent(case: Case) -> None:
 
 
 def test_create_again_gives_the_same_box(case: Case) -> None:
-    address = case.driver.create(case.request)
+    address = case.create()
     with contextlib.closing(connect(address)) as ssh:
         run(ssh, f"mkdir -m 700 {address.directory} && echo here > {address.directory}/mark")
-    assert case.driver.create(case.request) == address
+    assert case.create() == address
     with contextlib.closing(connect(address)) as again:
         assert run(again, f"cat {address.directory}/mark").output == b"here\n"
 
 
 def test_create_after_destroy_gives_a_new_box(case: Case) -> None:
-    address = case.driver.create(case.request)
+    address = case.create()
     with contextlib.closing(connect(address)) as ssh:
         assert run(ssh, f"mkdir -m 700 {address.directory}").status == 0
-    case.driver.destroy(case.record)
-    with contextlib.closing(connect(case.driver.create(case.request))) as ssh:
+    case.driver.destroy(case.record_of(address))
+    with contextlib.closing(connect(case.create())) as ssh:
         assert run(ssh, f"ls {address.directory}").status != 0
 
 
 def test_destroy_is_safe_before_any_create_and_twice(case: Case) -> None:
     case.driver.destroy(case.record)
-    address = case.driver.create(case.request)
-    case.driver.destroy(case.record)
+    address = case.create()
     case.driver.destroy(case.record_of(address))
+    case.driver.destroy(case.record_of(address))
+    case.driver.destroy(case.record)
     assert case.driver.presence(case.record) is Presence.ABSENT
 
 
 def test_the_directory_is_not_there_yet_and_can_be_made(case: Case) -> None:
-    address = case.driver.create(case.request)
+    address = case.create()
     assert Path(address.directory).is_absolute()
     with contextlib.closing(connect(address)) as ssh:
         assert run(ssh, f"ls -d {address.directory}").status != 0
@@ -211,7 +251,7 @@ def test_the_directory_is_not_there_yet_and_can_be_made(case: Case) -> None:
 
 
 def test_a_box_with_something_running_in_it_can_be_destroyed(case: Case) -> None:
-    address = case.driver.create(case.request)
+    address = case.create()
     beat = f"while :; do date > {address.directory}/beat; sleep 0.1; done"
     with contextlib.closing(connect(address)) as ssh:
         run(ssh, f"mkdir {address.directory}; setsid sh -c '{beat}' </dev/null >/dev/null 2>&1 &")
@@ -283,13 +323,16 @@ def test_a_detached_process_does_not_hold_the_channel_and_lives_on(address: Addr
     later.close()
 
 
-def test_a_foreground_command_dies_with_its_connection(address: Address, ssh: paramiko.Transport) -> None:
+def test_a_foreground_command_dies_with_its_connection(
+    standing: Case, address: Address, ssh: paramiko.Transport
+) -> None:
+    if not standing.ends_foreground:
+        pytest.skip("OpenSSH only closes the command's streams: what touches neither lives on there")
     other = connect(address)
     channel = start(other, "echo $$; sleep 300 | cat")
     pid = channel.makefile("rb").readline().decode().strip()
     assert is_running(ssh, pid)
     other.close()
-    # OpenSSH only closes the command's streams: a command that touches neither lives on there.
     assert eventually(lambda: not is_running(ssh, pid))
 
 
@@ -354,22 +397,24 @@ def _copy(source: socket.socket | paramiko.Channel, target: socket.socket | para
 # Other processes
 
 DESTROY = """
-import sys
+import json, sys
 from pathlib import Path
-from rehearsal.boxes import Record
-from rehearsal.boxes.loopback import Loopback
-record = Record(sys.argv[1], "loopback", Path(sys.argv[2]), None, None)
-print(Loopback().presence(record).value)
-Loopback().destroy(record)
-print(Loopback().presence(record).value)
+from rehearsal.boxes import Address, Record, driver
+name, box_id, keys, address = sys.argv[1:]
+record = Record(box_id, name, Path(keys), None, Address.from_json(json.loads(address)))
+print(driver(name).presence(record).value)
+driver(name).destroy(record)
+print(driver(name).presence(record).value)
 """
 
 
-def test_another_process_sees_and_destroys_it(case: Case) -> None:
-    address = case.driver.create(case.request)
-    if not isinstance(case.driver, Loopback):
-        pytest.skip("written for a driver that needs no configuration")
-    command = [sys.executable, "-c", DESTROY, case.request.box_id, str(case.request.keys)]
+def test_another_process_sees_and_destroys_it(kind: str, case: Case) -> None:
+    """By what the ledger holds, without the configuration that it was made with."""
+    address = case.create()
+    with contextlib.closing(connect(address)) as ssh:
+        run(ssh, f"mkdir -m 700 {address.directory}")
+    what = [kind.split()[0], case.request.box_id, str(case.request.keys), json.dumps(address.to_json())]
+    command = [sys.executable, "-c", DESTROY, *what]
     seen = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
     assert seen.stdout.split() == ["present", "absent"]
     assert case.driver.presence(case.record_of(address)) is Presence.ABSENT

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli.project import Project
 from tests.hosts.sshd import MISSING, Sshd
 
 
@@ -36,3 +37,15 @@ def new_host(_has_openssh: None, tmp_path: Path) -> Iterator[Callable[..., Sshd]
             return made[-1]
 
         yield make
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache for all projects: the payload is built once."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def project(tmp_path: Path, cache: Path) -> Project:
+    """A fresh project."""
+    return Project(tmp_path / "project", cache=cache)

@@ -57,7 +57,7 @@ class Sshd:
         self.keys = folder / "keys"
         self.host = listen
         self.user = getpass.getuser()
-        self.home.mkdir(parents=True)
+        self.home.mkdir(parents=True, exist_ok=True)
         mint(self.keys)
         self.identity = self.keys / "id_ed25519"
         self.host_key = (self.keys / "host_ed25519.pub").read_text().strip()

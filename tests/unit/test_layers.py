@@ -44,6 +44,7 @@ ROOMS = {
     "console": Room((ERRORS,), "it shows what it is handed and knows no stage"),
     "signals": Room((ERRORS,), "it turns a signal into an error and knows nothing else"),
     "lab": Room(("rehearsal.runner",), "the model knows nothing of who asks it"),
+    "lab_service": Room(("rehearsal.lab", "rehearsal.console", "rehearsal.signals", ERRORS), "it only serves the lab model"),
     "authoring": Room(("rehearsal.runner",), "before a run there is no box and no evidence"),
     "boxes": Room(("rehearsal.runner",), "a box knows neither what is rehearsed nor what it proves"),
     "evidence": Room(
