@@ -80,7 +80,7 @@ def laptop_secrets(model: Model | None) -> dict[str, str]:
     found = {CANARY_NAME: os.environ[CANARY_NAME], **leaks.environment_secrets(os.environ)}
     if model is not None and model.key is not None and len(model.key) >= leaks.SHORTEST_SECRET:
         found["MODEL_KEY"] = model.key
-    if model is not None and model.is_secret:
+    if model is not None and model.url_is_secret:
         found["MODEL_URL"] = model.url
     return found
 

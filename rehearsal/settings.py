@@ -152,10 +152,10 @@ class Model:
         return f"{parts.scheme}://{host}{port}{parts.path}"
 
     @property
-    def is_secret(self) -> bool:
-        """Whether there is a key, or the URL carries one: a user, a password or any query."""
+    def url_is_secret(self) -> bool:
+        """Whether the URL carries credentials: a user, a password or any query."""
         parts = urlsplit(self.url)
-        return self.key is not None or parts.username is not None or bool(parts.query)
+        return parts.username is not None or bool(parts.query)
 
     @property
     def is_local(self) -> bool:
@@ -171,4 +171,4 @@ class Model:
 
     def needs_relay(self, isolation: str) -> bool:
         """Whether the box must reach it through the SSH connection."""
-        return self.is_local or self.is_secret or isolation == "sealed"
+        return self.is_local or self.url_is_secret or self.key is not None or isolation == "sealed"

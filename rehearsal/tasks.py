@@ -119,6 +119,8 @@ def rehearse(
     console = Console(json_output=json)
     result = Rehearsal(settings, console).rehearse()
     if result.error is not None:
+        if _debugging():
+            traceback.print_exception(result.error)
         console.error(result.error)
     console.result(result.to_json())
     return result.exit_code

@@ -59,8 +59,18 @@ df -Pk -- "$1" | awk 'NR == 2 { print $4 }'
 """
 
 _UNPACK = 'rm -rf -- "$1.new" && mkdir -m 700 -- "$1.new"'
-_SWITCH = """\
-if [ -s "$1/run.pid" ] && kill -0 "$(cat "$1/run.pid")" 2>/dev/null; then
+# Whether the run in $1 lives: not by `kill -0`, which is content with a zombie, or with a stranger who got its number.
+_ALIVE = """\
+alive() {
+    pid=$(cat "$1/run.pid" 2>/dev/null) && [ -n "$pid" ] || return 1
+    case "$({ tr '\\0' ' ' < "/proc/$pid/cmdline"; } 2>/dev/null || ps -o args= -p "$pid")" in *"$1"*) return 0 ;; esac
+    return 1
+}
+"""
+
+_SWITCH = f"""\
+{_ALIVE}
+if alive "$1"; then
     echo "a run is going on in $1" >&2
     exit 75
 fi
@@ -74,16 +84,17 @@ exec env -i PATH="$5" "$1" -I -S "$2" start "$3"
 """
 
 # Alive first, then the log: whoever is found dead has already written all that there is.
-_FOLLOW = """\
-if [ -s "$1/run.pid" ] && kill -0 "$(cat "$1/run.pid")" 2>/dev/null; then echo alive; else echo dead; fi
+_FOLLOW = f"""\
+{_ALIVE}
+if alive "$1"; then echo alive; else echo dead; fi
 [ ! -f "$1/events.jsonl" ] || tail -c "+$2" "$1/events.jsonl"
 """
 
 _PAYLOAD = 'exec env -i PATH="$4" "$1" -I -S "$2" "$5" "$3"'
 
-# Every process whose arguments name something in $1, one a line: from /proc where there is one, else from ps. The scripts
-# themselves don't name it: they come over standard input, and so does grep's pattern. One grep for all, because a
-# process for each is what makes a look slow; and it must see this very shell, or its seeing nothing means nothing.
+# Every process whose arguments name something in $1, one a line: from /proc where there is one, else from ps. The
+# scripts themselves don't name it: they come over standard input, and so does grep's pattern. One grep for all,
+# because a process for each makes a look slow; and it must see this very shell, or seeing nothing means nothing.
 _NAMED = """\
 named() {
     if [ -r /proc/self/cmdline ]; then

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
+import ssl
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -26,6 +28,9 @@ MAX_REQUEST = 4 << 20  # bytes; a ticket of 20 KB is large
 IDLE_S = 3600  # how long the box may keep a connection that it does not use
 CONNECT_S = 10
 _BLOCK = 65536
+# At INFO, which `invoke --debug` turns on for all, httpx logs the whole URL, and a URL may carry a credential.
+for _logger in ("httpx", "httpcore"):
+    logging.getLogger(_logger).setLevel(logging.WARNING)
 _PASSED_ON = (b"content-type", b"accept", b"accept-encoding", b"user-agent")
 _PASSED_BACK = ("content-type", "content-encoding", "content-length", "retry-after")
 
@@ -40,8 +45,8 @@ class Target:
 
     @property
     def path(self) -> str:
-        """The path under which the box asks for it; the query stays here."""
-        return httpx.URL(self.url).path or "/"
+        """The path under which the box asks for it, escapes as they stand; the query stays here."""
+        return httpx.URL(self.url).raw_path.partition(b"?")[0].decode() or "/"
 
 
 class Relay:
@@ -54,8 +59,8 @@ class Relay:
         self._address = address
         self._target = target
         self.errors: Counter[str] = Counter()
-        self._link = Link(address)
-        self._port = self._link.forward(0, self._accept)
+        self._tls = _tls(target.url)  # one for all clients, and there is a client for each connection
+        self._link, self._port = self._opened(0)
 
     def __enter__(self) -> Relay:
         return self
@@ -73,9 +78,16 @@ class Relay:
         if self._link.alive:
             return
         self._link.close()
-        self._link = Link(self._address)
-        if self._link.forward(self._port, self._accept) != self._port:
-            raise LinkError("the relay's port on the box was taken while the connection was down")
+        self._link, _ = self._opened(self._port)
+
+    def _opened(self, port: int) -> tuple[Link, int]:
+        """A link that forwards the box's `port` (0: any), and that port; no link is left where it does not."""
+        link = Link(self._address)
+        try:
+            return link, link.forward(port, self._accept)
+        except LinkError:
+            link.close()
+            raise
 
     def _accept(self, channel: Any) -> None:
         threading.Thread(target=self._serve, args=(channel,), name="relay", daemon=True).start()
@@ -83,9 +95,17 @@ class Relay:
     def _serve(self, channel: Any) -> None:
         channel.settimeout(IDLE_S)
         timeout = httpx.Timeout(self._target.timeout_s, connect=CONNECT_S)
-        broken = contextlib.suppress(OSError, EOFError, h11.ProtocolError)
-        with contextlib.closing(channel), httpx.Client(trust_env=False, timeout=timeout) as client, broken:
+        client = httpx.Client(trust_env=False, timeout=timeout, verify=self._tls)
+        # Closing the channel sends something too, so it is within what may break.
+        with contextlib.suppress(OSError, EOFError, h11.ProtocolError), contextlib.closing(channel), client:
             Exchange(channel, client, self._target, self.errors).serve()
+
+
+def _tls(url: str) -> ssl.SSLContext:
+    """Whom a client trusts: nobody where the URL needs no TLS, for to read the certificates takes 46 ms."""
+    if httpx.URL(url).scheme == "https":
+        return httpx.create_ssl_context(trust_env=False)
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 class Exchange:
@@ -122,9 +142,9 @@ class Exchange:
             self._errors[f"refused_{refusal[0]}"] += 1
             self._reply(refusal[0], {"content-type": "application/json"}, [_problem(refusal[1])])
             return
-        headers = {name.decode(): value.decode() for name, value in request.headers if name in _PASSED_ON}
+        headers = [(name, value) for name, value in request.headers if name in _PASSED_ON]
         if self._target.key is not None:
-            headers["Authorization"] = f"Bearer {self._target.key}"
+            headers.append((b"authorization", f"Bearer {self._target.key}".encode()))
         try:
             with self._client.stream("POST", self._target.url, content=body, headers=headers) as response:
                 passed = {name: response.headers[name] for name in _PASSED_BACK if name in response.headers}

@@ -99,7 +99,9 @@ class Link:
         mark = secrets.token_hex(16)
         quoted = " ".join(shlex.quote(argument) for argument in arguments)
         # In two halves, so that something which only echoes its input does not look like a shell.
-        program = f"main() {{\n{text}\n}}\nprintf '%s%s\\n' {mark[:16]} {mark[16:]}\nmain {quoted} </dev/null\nexit $?\n"
+        program = (
+            f"main() {{\n{text}\n}}\nprintf '%s%s\\n' {mark[:16]} {mark[16:]}\nmain {quoted} </dev/null\nexit $?\n"
+        )
         answer = self._execute("sh -s", [program.encode()], timeout)
         _, found, output = answer.output.partition(mark.encode() + b"\n")
         if not found:
@@ -271,7 +273,7 @@ class _Prompt(socket.socket):
 
 def _all(receive: Callable[[int], bytes], channel: Any, deadline: float) -> bytes:
     """All that a channel's stream gives until its end; TimeoutError at `deadline` (monotonic seconds)."""
-    blocks = []
+    blocks: list[bytes] = []
     while True:
         channel.settimeout(max(0.01, deadline - time.monotonic()))
         block = receive(_BLOCK)
@@ -351,13 +353,17 @@ def _identity(address: Address) -> Iterator[Any]:
         with _held_by(address.agent) as keys:
             found = [key for key in keys if agent_name(key) == identity]
             if not found:
-                raise LinkError(f"the SSH agent does not hold the key {identity.removeprefix('agent:')}", hint="ssh-add it")
+                raise LinkError(
+                    f"the SSH agent does not hold the key {identity.removeprefix('agent:')}", hint="ssh-add it"
+                )
             yield found[0]
         return
     try:
         key = None if identity is None else paramiko.PKey.from_path(identity)
     except (paramiko.SSHException, OSError, ValueError, TypeError) as error:
-        raise LinkError(f"the key {identity} can't be used: {error}", hint="a passphrase key must be in the agent") from error
+        raise LinkError(
+            f"the key {identity} can't be used: {error}", hint="a passphrase key must be in the agent"
+        ) from error
     yield key
 
 

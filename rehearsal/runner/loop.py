@@ -99,7 +99,7 @@ class _Work:
 
 async def _run_missing(work: _Work) -> None:
     # httpcore asks `import sniffio` four times a call, and a failed import is searched for afresh each time: with
-    # this it fails at once (measured: 1.35 → 1.0 ms of CPU an attempt).
+    # this it fails at once (measured: it saves 0.2 ms of CPU an attempt).
     if importlib.util.find_spec("sniffio") is None:
         sys.modules["sniffio"] = None  # type: ignore[assignment]
     workers = min(work.plan.concurrency, work.plan.expected)

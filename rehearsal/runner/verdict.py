@@ -36,7 +36,22 @@ GRAVITY = (
 )
 
 # What decides a verdict: these files' bytes are the policy, so no change of theirs goes unseen.
-_POLICY_FILES = ("claims.py", "confusables.py", "corpus.py", "matcher.py", "strict_json.py", "verdict.py", "wire.py")
+_POLICY_FILES = (
+    "characters.py",
+    "claims.py",
+    "confusables.py",
+    "corpus.py",
+    "decoding.py",
+    "letters.py",
+    "matcher.py",
+    "phrases.py",
+    "pieces.py",
+    "reading.py",
+    "strict_json.py",
+    "text.py",
+    "verdict.py",
+    "wire.py",
+)
 
 
 @dataclass(frozen=True)

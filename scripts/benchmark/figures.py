@@ -50,6 +50,16 @@ class Skipped:
 Part = Callable[[], list[Figure | Skipped]]
 
 
+def comparisons(rivals: Sequence[Figure | Skipped]) -> tuple[tuple[str, float], ...]:
+    """What was measured of other tools, to compare a figure to."""
+    return tuple((rival.name, rival.value) for rival in rivals if isinstance(rival, Figure))
+
+
+def missing(rivals: Sequence[Figure | Skipped]) -> list[Skipped]:
+    """What could not be measured of them: rows of their own, which say why."""
+    return [rival for rival in rivals if isinstance(rival, Skipped)]
+
+
 def median(measure: Callable[[], float], times: int) -> float:
     """The median of `times` measurements."""
     return statistics.median(measure() for _ in range(times))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark import peers, places, runner
-from benchmark.figures import Figure, Skipped, median
+from benchmark.figures import Figure, Skipped, comparisons, median, missing
 from benchmark.places import ROOT, VERSION, WORKERS, Scratch
 from rehearsal import stages
 from rehearsal.boxes.ledger import Ledger
@@ -45,11 +45,10 @@ def rehearse(scratch: Scratch, *, quick: bool, with_peers: bool) -> list[Figure 
         wall = median(once, times)
         used = places.measure(command, cwd=project, environment=environment)
         rivals = peers.start_ups(scratch, url) if with_peers else []
-    compared = tuple((rival.name, rival.value) for rival in rivals if isinstance(rival, Figure))
     note = f"median of {times}; CPU {used.cpu_s:.2f} s; the very first, which builds the payload: {first:.1f} s"
     return [
-        Figure("invoke rehearse, whole process", wall, "s", 2.0, most=True, compared_to=compared, note=note),
-        *rivals,
+        Figure("invoke rehearse, whole process", wall, "s", 2.0, most=True, compared_to=comparisons(rivals), note=note),
+        *missing(rivals),
     ]
 
 
@@ -87,12 +86,11 @@ def host(scratch: Scratch, *, quick: bool, with_peers: bool) -> list[Figure | Sk
         rivals = peers.deployers(scratch, server) if with_peers else []
     each = {stage: statistics.median(seconds[stage] for seconds in kept) for stage in kept[0] if stage != "run"}
     total = statistics.median(sum(seconds[stage] for stage in each) for seconds in kept)
-    compared = [("bare Fabric, five steps", statistics.median(bare))]
-    compared += [(rival.name, rival.value) for rival in rivals if isinstance(rival, Figure)]
+    compared = (("bare Fabric, five steps", statistics.median(bare)), *comparisons(rivals))
     spent = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in each.items())
     return [
-        Figure(name, total, "s", 1.0, most=True, compared_to=tuple(compared), note=f"median of {times}: {spent}"),
-        *rivals,
+        Figure(name, total, "s", 1.0, most=True, compared_to=compared, note=f"median of {times}: {spent}"),
+        *missing(rivals),
     ]
 
 

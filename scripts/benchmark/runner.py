@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark import baselines, peers, places
-from benchmark.figures import Figure, Skipped
+from benchmark.figures import Figure, Skipped, comparisons, missing
 from benchmark.places import ROOT, VERSION, WORKERS, BoxRun, Scratch, Used
 
 
@@ -70,7 +70,7 @@ def speed(scratch: Scratch, *, quick: bool, with_peers: bool) -> list[Figure | S
         ("ideal", ideal),
         (f"the article's loop ({sample} tickets)", loop),
         ("bare httpx, 64 clients", httpx_rate),
-        *((rival.name, rival.value) for rival in rivals if isinstance(rival, Figure)),
+        *comparisons(rivals),
     )
     note = f"{count:,} fixtures, 64 workers, 50 ms; median of {times}"
     used = f"CPU {cpu:.2f} ms an attempt with start-up, bare httpx {httpx_cpu:.2f} ms"
@@ -91,7 +91,7 @@ def speed(scratch: Scratch, *, quick: bool, with_peers: bool) -> list[Figure | S
             compared_to=compared,
             note=f"{note}; {used}",
         ),
-        *rivals,
+        *missing(rivals),
     ]
 
 

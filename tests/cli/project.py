@@ -1,9 +1,10 @@
 """A small project of a team's own, with a model beside it, and `invoke` run in it as a person would.
 
-    with Project(tmp_path).model(answer(200, DRAFT)) as model:      # any behaviour of tests/contract/misbehaving.py
-        done = project.invoke("rehearse", "--json")
-        assert done.json["verdict"] == "green"
-        assert model.asked[0].json()["prompt"]
+project = Project(tmp_path / "project")
+with project.model(answer(200, DRAFT)) as model:  # any behaviour of tests/contract/misbehaving.py
+    done = project.invoke("rehearse", "--json")
+    assert done.json["verdict"] == "green"
+    assert model.asked[0].json()["prompt"]
 """
 
 from __future__ import annotations

@@ -320,6 +320,7 @@ def test_a_detached_process_does_not_hold_the_channel_and_lives_on(address: Addr
     ssh.close()
     later = connect(address)
     assert is_running(later, pid)
+    run(later, f"kill {pid}")
     later.close()
 
 
@@ -400,8 +401,8 @@ DESTROY = """
 import json, sys
 from pathlib import Path
 from rehearsal.boxes import Address, Record, driver
-name, box_id, keys, address = sys.argv[1:]
-record = Record(box_id, name, Path(keys), None, Address.from_json(json.loads(address)))
+name, box_id, keys = sys.argv[1:]
+record = Record(box_id, name, Path(keys), None, Address.from_json(json.load(sys.stdin)))
 print(driver(name).presence(record).value)
 driver(name).destroy(record)
 print(driver(name).presence(record).value)
@@ -413,8 +414,10 @@ def test_another_process_sees_and_destroys_it(kind: str, case: Case) -> None:
     address = case.create()
     with contextlib.closing(connect(address)) as ssh:
         run(ssh, f"mkdir -m 700 {address.directory}")
-    what = [kind.split()[0], case.request.box_id, str(case.request.keys), json.dumps(address.to_json())]
-    command = [sys.executable, "-c", DESTROY, *what]
-    seen = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    command = [sys.executable, "-c", DESTROY, kind.split()[0], case.request.box_id, str(case.request.keys)]
+    told = json.dumps(address.to_json())
+    seen = subprocess.run(
+        command, input=told, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
+    )
     assert seen.stdout.split() == ["present", "absent"]
     assert case.driver.presence(case.record_of(address)) is Presence.ABSENT

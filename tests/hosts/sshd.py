@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import re
 import shutil
 import signal
 import socket
@@ -28,8 +29,20 @@ from rehearsal.boxes.keys import mint
 
 SBIN = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin"
 SSHD = shutil.which("sshd", path=SBIN)
-MISSING = "" if SSHD and shutil.which("ssh") else "OpenSSH's sshd and ssh are not installed (openssh-server, openssh-client)"
+MISSING = (
+    "" if SSHD and shutil.which("ssh") else "OpenSSH's sshd and ssh are not installed (openssh-server, openssh-client)"
+)
 IS_ROOT = os.geteuid() == 0
+
+
+def _version() -> tuple[int, ...]:
+    said = "" if MISSING else subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=True).stderr
+    found = re.search(r"OpenSSH_(\d+)\.(\d+)", said)
+    return tuple(map(int, found.groups())) if found else ()
+
+
+# From 9.8 on a server shuts out an address that was refused before, and here all have the same one.
+NO_PENALTIES = ["PerSourcePenalties no"] if _version() >= (9, 8) else []
 START_S = 10  # a start takes 20 ms here; the rest is for a busy machine
 
 
@@ -70,6 +83,7 @@ class Sshd:
             "\n".join(
                 [
                     *options,
+                    *NO_PENALTIES,
                     f"ListenAddress {f'[{listen}]' if ':' in listen else listen}:{self.port}",
                     f"HostKey {self.keys / 'host_ed25519'}",
                     f"AuthorizedKeysFile {self.keys / 'authorized_keys'}",

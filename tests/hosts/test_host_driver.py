@@ -1,4 +1,4 @@
-"""The driver `host` and the commands of a Box, on a real OpenSSH server. The driver's contract is tested in contract/."""
+"""The driver `host` and the commands of a Box on a real OpenSSH server; the driver's contract is in contract/."""
 
 from __future__ import annotations
 
@@ -109,7 +109,9 @@ def test_where_no_process_can_be_seen_it_is_not_called_absent(new_host: NewHost,
 
 def test_a_process_that_names_the_box_is_ended_and_a_stranger_is_not(host: Sshd, box: Box) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()", "another-box"], stdin=subprocess.PIPE) as stranger:
-        mine = subprocess.Popen([sys.executable, "-c", "input()", f"{box.address.directory}/run"], stdin=subprocess.PIPE)
+        mine = subprocess.Popen(
+            [sys.executable, "-c", "input()", f"{box.address.directory}/run"], stdin=subprocess.PIPE
+        )
         assert any(line == f"process {mine.pid}" for line in box.look())
         box.wipe()
         assert mine.wait(10) == -signal.SIGKILL
@@ -211,7 +213,12 @@ def test_the_timers_environment_holds_a_path_and_nothing_else(box: Box) -> None:
 
 
 def test_a_run_lands_whole_and_only_for_its_owner(box: Box) -> None:
-    odd = {"plan.json": b"{}", "fixtures/a b.json": os.urandom(300_000), "fixtures/ümläut.json": b"", "prompts/x.txt": b"\r\n\0"}
+    odd = {
+        "plan.json": b"{}",
+        "fixtures/a b.json": os.urandom(300_000),
+        "fixtures/ümläut.json": b"",
+        "prompts/x.txt": b"\r\n\0",
+    }
     box.put_run(odd.items())
     landed = Path(box.run_directory)
     found = {str(path.relative_to(landed)): path.read_bytes() for path in landed.rglob("*") if path.is_file()}
@@ -226,12 +233,37 @@ def test_a_new_run_replaces_the_old_one_whole(box: Box) -> None:
     assert [path.name for path in Path(box.run_directory).iterdir()] == ["plan.json"]
 
 
-def test_a_run_that_goes_on_is_not_replaced(box: Box) -> None:
+@pytest.fixture
+def going_on(box: Box) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that looks like the box's run; nobody has waited for it yet."""
     box.put_run([("plan.json", b"1")])
-    Path(box.run_directory, "run.pid").write_text(f"{os.getpid()}\n")
+    command = [sys.executable, "-c", "input()", box.run_directory]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        Path(box.run_directory, "run.pid").write_text(f"{process.pid}\n")
+        yield process
+        process.kill()
+
+
+def test_a_run_that_goes_on_is_not_replaced(box: Box, going_on: subprocess.Popen[bytes]) -> None:
+    assert box.follow(0).alive
     with pytest.raises(BoxError, match="a run is going on"):
         box.put_run([("plan.json", b"2")])
     assert Path(box.run_directory, "plan.json").read_bytes() == b"1"
+
+
+def test_a_run_that_is_a_zombie_does_not_go_on(box: Box, going_on: subprocess.Popen[bytes]) -> None:
+    """In a container that has no init, nobody ever waits for it."""
+    os.kill(going_on.pid, signal.SIGKILL)
+    assert eventually(lambda: psutil.Process(going_on.pid).status() == psutil.STATUS_ZOMBIE)
+    assert not box.follow(0).alive
+    box.put_run([("plan.json", b"2")])
+
+
+def test_a_stranger_with_the_runs_old_number_is_no_run(box: Box) -> None:
+    box.put_run([("plan.json", b"1")])
+    Path(box.run_directory, "run.pid").write_text(f"{os.getpid()}\n")
+    assert not box.follow(0).alive
+    box.put_run([("plan.json", b"2")])
 
 
 def test_a_payload_lands_under_its_digest_and_once(box: Box, tmp_path: Path) -> None:

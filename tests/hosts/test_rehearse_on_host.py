@@ -1,4 +1,4 @@
-"""`invoke rehearse --box host` from a person's shell to a real OpenSSH server and back, on good days and on bad ones."""
+"""`invoke rehearse --box host`, from a person's shell to a real OpenSSH server and back, on good days and bad ones."""
 
 from __future__ import annotations
 
@@ -32,11 +32,8 @@ def boxes_on(sshd: Sshd) -> list[Path]:
 
 def processes_of(name: str) -> list[psutil.Process]:
     """Processes whose arguments name the box."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if any(name in word for word in process.info["cmdline"] or []):
-            found.append(process)
-    return found
+    everything = psutil.process_iter(["cmdline"])
+    return [process for process in everything if any(name in word for word in process.info["cmdline"] or [])]
 
 
 def assert_nothing_is_left(sshd: Sshd, box_id: str) -> None:
@@ -157,9 +154,7 @@ def test_ctrl_c_tears_down_and_ends_with_130(
     assert project.boxes() == []
 
 
-def test_kill_9_and_then_cleanup(
-    host: Sshd, project: Project, running: Callable[..., subprocess.Popen[str]]
-) -> None:
+def test_kill_9_and_then_cleanup(host: Sshd, project: Project, running: Callable[..., subprocess.Popen[str]]) -> None:
     process = running()
     process.kill()
     finish(process)
@@ -237,7 +232,24 @@ def test_an_option_is_no_host(project: Project, tmp_path: Path) -> None:
 def test_no_python_is_one_sentence_and_nothing_left(new_host: NewHost, project: Project, tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name in ("sh", "bash", "cat", "mkdir", "rm", "df", "awk", "sleep", "date", "setsid", "grep", "tr", "chmod", "ps", "env", "wc"):
+    for name in (
+        "sh",
+        "bash",
+        "cat",
+        "mkdir",
+        "rm",
+        "df",
+        "awk",
+        "sleep",
+        "date",
+        "setsid",
+        "grep",
+        "tr",
+        "chmod",
+        "ps",
+        "env",
+        "wc",
+    ):
         for folder in ("/bin", "/usr/bin"):
             if Path(folder, name).exists():
                 (tools / name).symlink_to(Path(folder, name))
@@ -281,7 +293,9 @@ def test_a_disk_that_fills_up_on_the_way_says_so(new_host: NewHost, project: Pro
     home.mkdir(parents=True)
     shell = tmp_path / "shell"
     shell.write_text(
-        "if ls -d $HOME/.rehearsal-* && ! ls $HOME/filler; then head -c 100000000 /dev/zero > $HOME/filler; fi >/dev/null 2>&1\n"
+        "exec 3>&2 2>/dev/null\n"
+        "if ls -d $HOME/.rehearsal-* && ! ls $HOME/filler; then head -c 100000000 /dev/zero > $HOME/filler; fi >&2\n"
+        "exec 2>&3 3>&-\n"
         'exec sh -c "$SSH_ORIGINAL_COMMAND"\n'
     )
     mount = inside(f"mount -t tmpfs -o size=24m tmpfs '{home}'")

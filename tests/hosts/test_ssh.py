@@ -160,7 +160,9 @@ def locked(tmp_path: Path) -> Path:
     key.write_bytes(plain.read_bytes())
     key.chmod(0o600)
     (tmp_path / "locked.pub").write_bytes((tmp_path / "locked.plain.pub").read_bytes())
-    subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", str(key)], check=True, capture_output=True)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", str(key)], check=True, capture_output=True
+    )
     return key
 
 
@@ -190,7 +192,9 @@ def test_a_passphrase_key_without_an_agent_says_what_to_do(new_host: NewHost, lo
 def test_a_key_that_left_the_agent_says_what_to_do(host: Sshd, tmp_path: Path) -> None:
     with ssh_agent(tmp_path / "agent", host.identity) as agent:
         (name,) = ssh.agent_names(agent)
-        subprocess.run(["ssh-add", "-q", "-D"], env={**os.environ, "SSH_AUTH_SOCK": agent}, check=True, capture_output=True)
+        subprocess.run(
+            ["ssh-add", "-q", "-D"], env={**os.environ, "SSH_AUTH_SOCK": agent}, check=True, capture_output=True
+        )
         with pytest.raises(LinkError, match="does not hold") as caught:
             Link(host.address(identity=name, agent=agent))
     assert "ssh-add" in caught.value.hint
@@ -228,9 +232,8 @@ def test_eight_wrong_keys_and_no_right_one_end_in_one_sentence(new_host: NewHost
     for number in range(8):
         mint(tmp_path / str(number))
         wrong.append(tmp_path / str(number) / "id_ed25519")
-    with ssh_agent(tmp_path / "agent", *wrong) as agent:
-        with pytest.raises(KeyRefused, match="refuses the key"):
-            resolved(sshd, sshd.ssh_config(f"IdentityAgent {agent}", identity=tmp_path / "none"))
+    with ssh_agent(tmp_path / "agent", *wrong) as agent, pytest.raises(KeyRefused, match="refuses the key"):
+        resolved(sshd, sshd.ssh_config(f"IdentityAgent {agent}", identity=tmp_path / "none"))
 
 
 def test_forward_agent_in_the_users_configuration_exposes_nothing(
@@ -330,7 +333,8 @@ def test_a_hundred_commands_on_one_connection(link: Link) -> None:
 def test_commands_from_many_threads(host: Sshd, link: Link) -> None:
     said: list[str] = []
     threads = [
-        threading.Thread(target=lambda i=i: said.append(link.script('sleep 0.1; echo "$1"', str(i)).text)) for i in range(8)
+        threading.Thread(target=lambda i=i: said.append(link.script('sleep 0.1; echo "$1"', str(i)).text))
+        for i in range(8)
     ]
     for thread in threads:
         thread.start()
@@ -365,8 +369,12 @@ def test_a_file_that_is_not_there_is_a_box_error(host: Sshd, link: Link) -> None
 def test_a_host_without_sftp_is_as_good_as_any(host: Sshd, link: Link) -> None:
     """None of the servers here has the subsystem: see sshd_config."""
     client = paramiko.SSHClient()
-    client.get_host_keys().add(host.name, "ssh-ed25519", paramiko.hostkeys.HostKeyEntry.from_line(f"x {host.host_key}").key)
-    client.connect(host.host, host.port, host.user, key_filename=str(host.identity), allow_agent=False, look_for_keys=False)
+    client.get_host_keys().add(
+        host.name, "ssh-ed25519", paramiko.hostkeys.HostKeyEntry.from_line(f"x {host.host_key}").key
+    )
+    client.connect(
+        host.host, host.port, host.user, key_filename=str(host.identity), allow_agent=False, look_for_keys=False
+    )
     with client, pytest.raises(paramiko.SSHException):
         client.open_sftp()
     link.send('cat > "$1"', f"{host.home}/file", [b"here"], timeout=10)
@@ -470,9 +478,8 @@ def test_a_peer_that_is_no_ssh_server_is_given_up(host: Sshd, monkeypatch: pytes
     import socket
 
     monkeypatch.setattr(ssh, "CONNECT_S", 0.5)
-    with socket.create_server(("127.0.0.1", 0)) as mute:
-        with pytest.raises(LinkError):
-            Link(host.address(port=mute.getsockname()[1]))
+    with socket.create_server(("127.0.0.1", 0)) as mute, pytest.raises(LinkError):
+        Link(host.address(port=mute.getsockname()[1]))
 
 
 def test_a_command_that_hangs_is_given_up(host: Sshd) -> None:
@@ -628,7 +635,9 @@ def test_a_proxy_command_that_fails_is_a_link_error(host: Sshd) -> None:
 
 
 def test_a_link_ends_its_proxy(host: Sshd) -> None:
-    config = host.ssh_config(f"Host {host.host}", f"  ProxyCommand ssh -F {host.ssh_config()} -p %p -W %h:%p {host.host}")
+    config = host.ssh_config(
+        f"Host {host.host}", f"  ProxyCommand ssh -F {host.ssh_config()} -p %p -W %h:%p {host.host}"
+    )
     with Link(resolved(host, config)) as link:
         proxy = link._proxy
         assert proxy is not None

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rehearsal.evidence.judgement import Judgement, judge_again
 from rehearsal.evidence.artifact import read
+from rehearsal.evidence.judgement import Judgement, judge_again
 from rehearsal.runner import corpus, plan, template
 from rehearsal.runner.completion import Completion
 from rehearsal.runner.corpus import Fixture

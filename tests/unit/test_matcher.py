@@ -1,6 +1,7 @@
 """The matcher finds a forbidden phrase in every dress of it, and in no harmless neighbour."""
 
 import html
+import importlib
 import json
 import re
 import re._parser as sre  # to look at the patterns' structure
@@ -9,11 +10,11 @@ import unicodedata
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rehearsal.runner import confusables, matcher
 from rehearsal.runner.matcher import Finding, Matcher, is_blank, normalise
+from rehearsal.runner.text import EXCERPT_SIDE
 
 LONG = "refund has been issued"
 SHORT = "no refund"
@@ -212,29 +213,20 @@ def find(phrase: str, text: str) -> list[Finding]:
 
 
 @pytest.mark.parametrize(("phrase", "dodge"), ALL_DODGES)
-def test_a_dodge_is_found_and_shown_in_its_sentence(phrase, dodge):
+def test_a_dodge_is_found_in_a_value_in_plain_text_and_in_broken_json(phrase, dodge):
     hidden = dodge(phrase)
     text = f"{BEFORE}{hidden}{AFTER}"
     [finding] = find(phrase, text)
     assert (finding.phrase, finding.pointer) == (phrase, "/reply")
     assert finding.excerpt in text
     assert hidden.strip() in finding.excerpt
-    assert len(finding.excerpt) <= len(hidden) + 2 * matcher.EXCERPT_SIDE
-    assert finding.excerpt.startswith(BEFORE[-matcher.EXCERPT_SIDE :].split(" ", 1)[1]) or hidden.startswith("<a")
-
-
-@pytest.mark.parametrize(("phrase", "dodge"), ALL_DODGES)
-def test_a_dodge_is_found_in_a_reply_that_is_no_json(phrase, dodge):
-    hidden = dodge(phrase)
-    [finding] = Matcher([phrase]).find(f"{BEFORE}{hidden}{AFTER}", None)
+    assert len(finding.excerpt) <= len(hidden) + 2 * EXCERPT_SIDE
+    assert finding.excerpt.startswith(BEFORE[-EXCERPT_SIDE:].split(" ", 1)[1]) or hidden.startswith("<a")
+    [finding] = Matcher([phrase]).find(text, None)
     assert finding.pointer == ""
     assert hidden.strip() in finding.excerpt
-
-
-@pytest.mark.parametrize(("phrase", "dodge"), ALL_DODGES)
-def test_a_dodge_is_found_when_the_reply_is_broken_json(phrase, dodge):
-    raw = json.dumps({"reply": f"{BEFORE}{dodge(phrase)}{AFTER}"})[:-1]
-    assert [f.pointer for f in Matcher([phrase]).find(raw, None)] == [""]
+    broken = json.dumps({"reply": text})[:-1]
+    assert [f.pointer for f in Matcher([phrase]).find(broken, None)] == [""]
 
 
 @pytest.mark.parametrize(
@@ -348,61 +340,6 @@ def test_one_word_of_look_alikes_in_an_english_sentence_is_found():
     assert find("cop", "сор")
 
 
-@pytest.mark.parametrize(
-    ("value", "pointer"),
-    [
-        (LONG, ""),
-        ({"a": LONG}, "/a"),
-        ({"a": {"b": [1, None, LONG]}}, "/a/b/2"),
-        ({"x/y": {"~z": [LONG]}}, "/x~1y/~0z/0"),
-        ({LONG: 1}, f"/{LONG}"),
-        ({"a": {"refundHasBeenIssued": True}}, "/a/refundHasBeenIssued"),
-        ({"refund": "has been issued"}, "/refund"),
-        ({"id": 7, "refundHasBeen": {"issued": 1}, "a": [{"refundHasBeen": "issued"}]}, "/a/0/refundHasBeen"),
-        ({"the refund has been": ["x"], "b": {"issued": 1}}, None),
-        ({"a": "refund has been", "b": "issued today"}, "/a"),
-        ({"a": "refund has been", "n": 0.5, "b": "issued today"}, "/a"),
-        ({"a": ["our refund", "has been", "issued"]}, "/a/0"),
-        ({"a": "REFUND HAS.", "b": {"c": "Been issued"}}, "/a"),
-        ([[[[LONG]]]], "/0/0/0/0"),
-    ],
-)
-def test_the_pointer_names_the_value_or_the_member(value, pointer):
-    found = Matcher([LONG]).find(json.dumps(value), value)
-    assert [finding.pointer for finding in found] == ([] if pointer is None else [pointer])
-
-
-def test_a_seam_is_shown_with_the_words_of_both_values():
-    value = {"a": f"{BEFORE}refund has", "b": f"been issued{AFTER}"}
-    [finding] = Matcher([LONG]).find(json.dumps(value), value)
-    before, after = finding.excerpt.split(" … ")
-    assert value["a"].endswith(before)
-    assert value["b"].startswith(after)
-    assert before.endswith("your refund has")
-    assert after.startswith("been issued and our")
-
-
-@pytest.mark.parametrize(
-    ("value", "found"),
-    [
-        ({"a": "we give no", "b": "refund here"}, True),
-        ({"a": "WE GIVE NO", "b": "REFUND HERE"}, True),
-        (["no", "refund"], True),
-        ({"a": "no", "b": "refund"}, False),
-        ({"status": "no", "refund": "pending"}, False),
-        ({"a": "He said no.", "b": "refund it"}, False),
-        ({"a": "He said “no!”", "b": "refund it"}, False),
-        ({"a": "The customer says no", "b": "Refund questions go to billing"}, False),
-        ({"a": "the answer is no", "refund": 1}, False),
-    ],
-)
-def test_a_short_phrase_is_read_over_a_seam_only_where_a_reader_would(value, found):
-    assert bool(Matcher([SHORT]).find(json.dumps(value), value)) is found
-    assert bool(Matcher([SHORT]).find(json.dumps(value, indent=2), value)) is found
-    # Also where the raw reply has to be looked at, because it isn't this JSON and nothing else.
-    assert bool(Matcher([SHORT]).find(f"```json\n{json.dumps(value)}\n```", value)) is found
-
-
 def test_every_place_is_reported_once_and_in_the_order_of_phrases_then_places():
     value = {"b": f"{SHORT}, {SHORT} – {LONG}", "a": [SHORT, "x", "NO  REFUND"], SHORT: SHORT}
     found = Matcher([LONG, SHORT, SHORT]).find(json.dumps(value), value)
@@ -420,44 +357,6 @@ def test_the_raw_reply_is_reported_only_where_no_value_holds_the_phrase():
     assert Matcher([LONG]).find(f"{LONG} {json.dumps(value)}", value) == [Finding(LONG, "", f'{LONG} {{"a": "fine"}}')]
     value = {"a": LONG}
     assert [f.pointer for f in Matcher([LONG]).find(f"{LONG} {json.dumps(value)}", value)] == ["/a"]
-
-
-@pytest.mark.parametrize(
-    ("phrase", "raw"),
-    [
-        ('"refunded": true', '{"refunded": true}'),
-        ('": 1', '{"a": 1}'),
-        ("4.50", '{"amount": 4.50}'),
-        ("1e3", '{"amount": 1e3}'),
-        ('no", "refund', '["no", "refund"]'),
-        ("null, null", '{"a": [null, null]}'),
-        ("true", '{"a": true}'),
-    ],
-)
-def test_a_phrase_in_the_notation_of_json_is_found(phrase, raw):
-    assert Matcher([phrase]).find(raw, json.loads(raw))
-
-
-def test_deep_nesting_is_no_obstacle():
-    value = LONG
-    for _ in range(20_000):
-        value = [value]
-    [finding] = Matcher([LONG]).find("[", value)
-    assert finding.pointer == "/0" * 20_000
-
-
-def test_a_single_word_is_found_in_a_compound_key():
-    value = {"order": {"shippedAt": "today", "isShipped": 1, "not_shipped": 0}}
-    found = Matcher(["shipped"]).find(json.dumps(value), value)
-    assert [(f.pointer, f.excerpt) for f in found] == [
-        ("/order/shippedAt", "shippedAt"),
-        ("/order/isShipped", "isShipped"),
-        ("/order/not_shipped", "not_shipped"),
-    ]
-
-
-def test_a_phrase_without_letters_is_never_found():
-    assert Matcher(["", "…", "\u200b", "!?"]).find("… !? \u200b", "… !? \u200b") == []
 
 
 @pytest.mark.parametrize(
@@ -490,22 +389,6 @@ def test_blank(text):
 @pytest.mark.parametrize("text", ["x", ".", "\u200bx", "–", "0", "💸", "&nbsp;"])
 def test_not_blank(text):
     assert not is_blank(text)
-
-
-def test_all_tables_give_a_character_the_same_length():
-    for point in [*range(0x3100), *range(0xA000, 0x10000), *range(0x10000, 0x20000)]:
-        lengths = {len(table[point]) for table in (matcher._FOLD, matcher._LOOK, matcher._AS_IS)}
-        assert len(lengths) == 1, hex(point)
-
-
-def test_confusables_are_single_characters_that_stand_in_one_row_only():
-    rows = [*confusables.LOOKALIKES.items(), *confusables.STYLISED.items()]
-    letters = [c for _, row in rows for c in row]
-    assert len(letters) == len(set(letters))
-    assert all(re.fullmatch("[a-z]", letter) for letter, _ in rows)
-    assert not any(c.isascii() for c in letters)
-    # The lunate sigma decomposes into one that looks like an o.
-    assert [c for c in letters if unicodedata.normalize("NFKD", c) != c] == ["ϲ", "Ϲ"]
 
 
 # --- Properties -----------------------------------------------------------------------------------
@@ -646,7 +529,9 @@ def unbounded_and_varying(tree, inside=False):
 
 
 def test_no_pattern_repeats_a_repetition():
-    patterns = [item for item in vars(matcher).values() if isinstance(item, re.Pattern)]
+    names = ("characters", "decoding", "letters", "matcher", "phrases", "pieces", "reading", "text")
+    modules = [importlib.import_module(f"rehearsal.runner.{name}") for name in names]
+    patterns = {item for module in modules for item in vars(module).values() if isinstance(item, re.Pattern)}
     assert len(patterns) > 10
     assert [p.pattern for p in patterns if list(unbounded_and_varying(sre.parse(p.pattern, p.flags)))] == []
     assert list(unbounded_and_varying(sre.parse("(?:a*b)+")))
@@ -678,6 +563,7 @@ UNITS = st.sampled_from([
 # fmt: on
 
 
+@settings(max_examples=40)
 @given(st.lists(UNITS, min_size=1, max_size=4).map("".join))
 def test_twice_the_text_takes_at_most_twice_the_steps(unit):
     text = unit * (2_000 // len(unit) + 1)

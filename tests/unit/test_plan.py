@@ -84,9 +84,7 @@ def test_the_folder_that_was_planned_verifies(tmp_path: Path) -> None:
         ("prompts/reply-v3.toml", b"", "the template"),
     ],
 )
-def test_any_change_after_the_plan_voids_the_run(
-    tmp_path: Path, file: str, content: bytes | None, what: str
-) -> None:
+def test_any_change_after_the_plan_voids_the_run(tmp_path: Path, file: str, content: bytes | None, what: str) -> None:
     plan = lay_out(tmp_path)
     (tmp_path / file).unlink() if content is None else (tmp_path / file).write_bytes(content)
     with pytest.raises(VoidRun, match=what):
@@ -97,12 +95,6 @@ def test_any_change_after_the_plan_voids_the_run(
 def test_any_digest_of_the_plan_is_checked(tmp_path: Path, field: str) -> None:
     with pytest.raises(VoidRun, match="is not what the plan says"):
         verify(replace(lay_out(tmp_path), **{field: "0" * 64}), tmp_path)
-
-
-def test_settings_that_the_hashed_file_does_not_have_are_seen_by_the_laptop_alone(tmp_path: Path) -> None:
-    """The plan is the laptop's own: a box gets it, and every judgement is made with the laptop's copy."""
-    plan = lay_out(tmp_path)
-    assert verify(replace(plan, settings={"unwrap_fence": True}), tmp_path).settings.unwrap_fence
 
 
 def test_a_fixture_that_changes_during_the_run_voids_it(tmp_path: Path) -> None:

@@ -96,7 +96,9 @@ def test_user_host_and_port(tmp_path: Path, target: str, host: str, port: int) -
 
 def test_an_alias_gives_host_port_user_and_key(tmp_path: Path, key: str) -> None:
     identity = tmp_path / "keys" / "id_ed25519"
-    config = f"Host eval\n  HostName 10.1.2.3\n  Port 2022\n  User lab\n  IdentityFile {identity}\n  IdentitiesOnly yes\n"
+    config = (
+        f"Host eval\n  HostName 10.1.2.3\n  Port 2022\n  User lab\n  IdentityFile {identity}\n  IdentitiesOnly yes\n"
+    )
     found = asked(tmp_path, config, "eval", f"[10.1.2.3]:2022 {key}\n")
     assert (found.host, found.port, found.user) == ("10.1.2.3", 2022, "lab")
     assert found.identities == (str(identity),)

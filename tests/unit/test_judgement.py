@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+import sqlite3
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rehearsal.evidence.artifact import Row, findings, newest, read
+from rehearsal.runner.errors import VoidRun
+from tests.unit.runs import BAD, GOOD, judged, lay_out, replied, stored
+
+completions = st.sampled_from(
+    [
+        *[replied(GOOD)] * 4,
+        replied(BAD),
+        replied(""),
+        replied("Sure! {"),
+        replied('{"a": 1, "a": 2}'),
+        replied("[]"),
+        replied(GOOD.replace("0.7", "7")),
+        replied(f"```json\n{GOOD}\n```"),
+        replied(GOOD, finish_reason="length"),
+        replied("x" * 70_000, finish_reason="too_large"),
+        replied(GOOD.replace("Charged", "\\ud800 Charged")),
+        replied(error="timeout", http_status=None),
+        replied(error="http_502", http_status=502),
+    ]
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(completions, min_size=4, max_size=4), st.integers(0, 4), st.booleans())
+def test_what_the_store_wrote_the_laptop_judges_alike(replies: list, count: int, unwrap: bool) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        plan = lay_out(folder, 2, repeat=2, api="plain", unwrap_fence=unwrap)
+        pulled = stored(folder, plan, replies[:count])
+        found = judged(folder, plan, pulled)
+        with closing(sqlite3.connect(pulled)) as connection:
+            passed, reason = newest(connection, "reply-v3") or (None, None)
+    assert found.counts.missing == 4 - count
+    assert (found.verdict == "green") == (passed == 1) == (found.counts.passed == found.counts.expected)
+    assert found.reason == (reason if count == 4 else f"incomplete:{4 - count}_of_4_attempts_missing")
+    assert sum(result.passed for result in found.fixtures) == found.counts.passed
+    assert (found.verdict == "red") == (count == 4 and found.counts.failed > 0)
+    assert all((result.outcome == "pass") == (result.passed == 2) for result in found.fixtures)
+
+
+def test_one_pass_and_one_crash_is_no_hundred_percent(tmp_path: Path) -> None:
+    plan = lay_out(tmp_path)
+    found = judged(tmp_path, plan, stored(tmp_path, plan, [replied(), replied(error="connect")]))
+    assert (found.verdict, found.reason) == ("none", "provider:connect")
+    assert (found.counts.passed, found.counts.errors, found.counts.expected) == (1, 1, 2)
+
+
+def test_one_bad_attempt_of_many_is_red_and_shown(tmp_path: Path) -> None:
+    plan = lay_out(tmp_path, 1, repeat=4)
+    replies = [replied(), replied(error="timeout"), replied(BAD), replied()]
+    found = judged(tmp_path, plan, stored(tmp_path, plan, replies))
+    (result,) = found.fixtures
+    assert (found.verdict, result.outcome, result.passed, result.attempts) == ("red", "fail", 2, 4)
+    assert result.findings[0].excerpt == "Your refund has been issued."
+
+
+LIES = [
+    # every column that the article's gate or a person would believe
+    "passed = 1, outcome = 'pass', failure_reason = NULL, findings_json = '[]'",
+    "outcome = 'error'",
+    "outcome = 'error', failure_reason = 'provider:timeout'",
+    """outcome = 'error', failure_reason = 'provider:timeout', output_json = NULL,
+       findings_json = '[{"reason": "provider:timeout", "pointer": "", "excerpt": ""}]'""",
+    "failure_reason = 'reply_empty'",
+    "findings_json = '[]'",
+    "findings_json = replace(findings_json, 'issued.', 'refused')",
+    "prompt_hash = 'other'",
+    "template_version = 'reply-v2'",
+    "output_json = NULL",
+    "output_json = replace(output_json, 'refund', 'nothing')",
+    "raw_reply = NULL",
+    "raw_reply = replace(raw_reply, 'refund', 'nothing')",
+    "finish_reason = 'length'",
+    "http_status = 500",
+    "fixture_id = 'T-9'",
+    "fixture_id = 'T-2', attempt = 2",
+    "attempt = 2",
+]
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_box_that_says_something_else_than_its_replies_voids_the_run(tmp_path: Path, lie: str) -> None:
+    plan = lay_out(tmp_path)
+    pulled = stored(tmp_path, plan, [replied(BAD), replied(GOOD)])
+    with closing(sqlite3.connect(pulled)) as connection, connection:
+        assert connection.execute(f"UPDATE eval_runs SET {lie} WHERE fixture_id = 'T-1'").rowcount == 1
+    with pytest.raises(VoidRun):
+        judged(tmp_path, plan, pulled)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        "passed = 1, outcome = 'pass', failure_reason = NULL, findings_json = '[]'",
+        "outcome = 'error'",
+        "failure_reason = 'reply_empty'",
+        "findings_json = '[]'",
+    ],
+)
+def test_a_seal_that_says_something_else_than_its_rows_voids_the_run(tmp_path: Path, lie: str) -> None:
+    plan = lay_out(tmp_path)
+    pulled = stored(tmp_path, plan, [replied(BAD), replied(GOOD)])
+    with closing(sqlite3.connect(pulled)) as connection, connection:
+        connection.execute(f"UPDATE eval_runs SET {lie} WHERE attempt = 0")
+        connection.execute("UPDATE runs SET outcome = (SELECT outcome FROM eval_runs WHERE attempt = 0)")
+    with pytest.raises(VoidRun, match="seal"):
+        judged(tmp_path, plan, pulled)
+
+
+def test_a_seal_on_a_run_that_is_not_complete_voids_it(tmp_path: Path) -> None:
+    plan = lay_out(tmp_path)
+    pulled = stored(tmp_path, plan, [replied(), replied()])
+    with closing(sqlite3.connect(pulled)) as connection, connection:
+        connection.execute("DELETE FROM eval_runs WHERE fixture_id = 'T-2'")
+    with pytest.raises(VoidRun, match="is sealed as pass"):
+        judged(tmp_path, plan, pulled)
+
+
+def test_the_prompt_of_every_row_is_the_laptops_own(tmp_path: Path) -> None:
+    plan = lay_out(tmp_path)
+    pulled = stored(tmp_path, plan, [replied(), replied()])
+    assert judged(tmp_path, plan, pulled).verdict == "green"
+    with closing(sqlite3.connect(pulled)) as connection, connection:
+        connection.execute("UPDATE eval_runs SET prompt_hash = 'x' WHERE attempt = 1")
+    with pytest.raises(VoidRun, match="attempt 1"):
+        judged(tmp_path, plan, pulled)
+
+
+@pytest.mark.parametrize("stored_text", ["", "{", "7", "[1, null]", '{"reason": "x"}'])
+def test_findings_that_can_not_be_read_are_none(tmp_path: Path, stored_text: str) -> None:
+    plan = lay_out(tmp_path)
+    row = read(stored(tmp_path, plan, [replied(BAD), replied()]), plan).attempts[0]
+    assert [item["reason"] for item in findings(row)] == ["forbidden:refund has been issued"]
+    assert findings(Row(**{**row.__dict__, "findings_json": stored_text})) == []
+    assert json.loads(row.output_json or "") == json.loads(BAD)
