@@ -137,6 +137,8 @@ def run(session: Session, model: Model, ledger: Ledger, console: Console, secret
             follower.follow()
         finally:
             console.end_attempts()
+            for kind, count in relay.errors.items() if relay else ():
+                console.step(plan.run_id, f"the relay, towards the model: {kind}, {count} times")
     reports = [*follower.inspections, session.box.inspect(sha256)]
     exposure = examine(
         follower.started,
@@ -295,10 +297,7 @@ class _Follower:
             if seen.events:
                 heard, wait = time.monotonic(), FIRST_POLL_S
             elif not seen.alive:
-                raise BoxError(
-                    f"run {self.plan.run_id} died on the box: {self.session.box.log_tail() or 'without a word'}",
-                    hint="the same stage again runs only what is missing, on a box that was kept",
-                )
+                raise self._died()
             elif time.monotonic() - heard > self.silence_s:
                 raise BoxError(f"run {self.plan.run_id}: no attempt has ended for {self.silence_s:g} s")
             elif not self.inspections:
@@ -308,6 +307,17 @@ class _Follower:
                 wait = min(SLOWEST_POLL_S, wait * 1.5)
         if self._last.get("event") == "refused":
             raise _refusal(self.plan.run_id, self._last)
+
+    def _died(self) -> BoxError:
+        row = self.session.row
+        if row.left_s <= 0:
+            return BoxError(
+                f"run {self.plan.run_id}: the time of box {row.box_id} is over", hint="give it a larger --ttl"
+            )
+        return BoxError(
+            f"run {self.plan.run_id} died on the box: {self.session.box.log_tail() or 'without a word'}",
+            hint="`invoke run` again runs only what is missing, on a box that was kept",
+        )
 
     def _look(self) -> Progress:
         """One look, with a new link where the old one was lost; LinkError where the box can't be reached any more."""

@@ -359,6 +359,10 @@ def test_the_raw_reply_is_reported_only_where_no_value_holds_the_phrase():
     assert [f.pointer for f in Matcher([LONG]).find(f"{LONG} {json.dumps(value)}", value)] == ["/a"]
 
 
+def test_a_phrase_without_letters_is_never_found():
+    assert Matcher(["", "…", "\u200b", "!?"]).find("… !? \u200b", "… !? \u200b") == []
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -95,6 +95,12 @@ def test_the_laptops_secrets_are_a_fresh_canary_its_own_and_the_models(monkeypat
     assert laptop_secrets(None)[CANARY_NAME] != found[CANARY_NAME]
 
 
+def test_beside_a_key_a_plain_url_is_no_secret_and_the_plan_may_name_it(settings: Settings) -> None:
+    model = Model("https://m.example/v1", "sesame-open")
+    assert "MODEL_URL" not in laptop_secrets(model)
+    assert prepare(settings, model, laptop_secrets(model)).plan.endpoint == model.url
+
+
 def test_a_key_that_is_an_ordinary_word_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Local endpoints take any key, and a ticket that says "none" is no leak."""
     assert "MODEL_KEY" not in laptop_secrets(Model("http://m/", "none"))
