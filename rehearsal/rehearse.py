@@ -97,11 +97,13 @@ class Rehearsal:
         """
         with Signals(self._console.line) as signals:
             try:
-                self._measure()
-            except RehearsalError as error:
+                try:
+                    self._measure()
+                finally:
+                    signals.shield()
+            except RehearsalError as error:  # also one that a signal raised just before the shield was up
                 self._error = error
             finally:
-                signals.shield()
                 self._end()
         if signals.received is not None and self._error is None:
             self._error = Interrupted(f"interrupted by {signals.received.name}")

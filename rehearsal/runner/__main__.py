@@ -15,11 +15,12 @@ import hashlib
 import json
 import os
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rehearsal.runner.errors import RehearsalError
+from rehearsal.runner.errors import BoxError, RehearsalError
 
 ENV_NAME = "box.env"
 PID_NAME = "run.pid"
@@ -53,9 +54,10 @@ def start(directory: Path) -> int:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        sys.stdout.write((directory / PID_NAME).read_text())
+        sys.stdout.write(_pid_of_the_holder(directory / PID_NAME))
         return 0
     os.set_inheritable(lock, True)
+    (directory / PID_NAME).unlink(missing_ok=True)
     (directory / EVENTS_NAME).unlink(missing_ok=True)  # of a start that was killed; its rows are in the database
     child = os.fork()
     if child == 0:
@@ -63,6 +65,15 @@ def start(directory: Path) -> int:
     (directory / PID_NAME).write_text(f"{child}\n")
     sys.stdout.write(f"{child}\n")
     return 0
+
+
+def _pid_of_the_holder(path: Path) -> str:
+    """What another `start` is just about to write; it holds the lock, so it is at most a moment away."""
+    for _ in range(100):
+        if path.is_file() and (text := path.read_text()).endswith("\n"):
+            return text
+        time.sleep(0.02)
+    raise BoxError("a run holds the lock and has no process id")
 
 
 def _become_run(directory: Path, environment: dict[str, str]) -> NoReturn:

@@ -95,7 +95,10 @@ def load(folder: Path, template_version: str) -> Corpus:
     if not folder.is_dir():
         raise InvalidInput("the corpus can't be read", [Issue(str(folder), "", "is not a folder")])
     fixtures: list[Fixture] = []
-    issues: list[Issue] = []
+    issues = [
+        Issue(str(path), "", "would not run: a fixture is a file *.json, not in a subfolder")
+        for path in _left_out(folder)
+    ]
     for path in sorted(folder.glob("*.json")):
         if not path.is_file():
             issues.append(Issue(str(path), "", "is not a regular file"))
@@ -218,6 +221,12 @@ def _is_range(value: Json) -> bool:
         return False
     numbers = [item for item in value if isinstance(item, (int, float)) and not isinstance(item, bool)]
     return len(numbers) == 2 and numbers[0] <= numbers[1]
+
+
+def _left_out(folder: Path) -> list[Path]:
+    """What somebody may take for a fixture and `*.json` does not: another case, a subfolder."""
+    found = [path for path in folder.rglob("*") if path.suffix.lower() == ".json"]
+    return sorted(path for path in found if path.suffix != ".json" or path.parent != folder)
 
 
 def _duplicate_ids(fixtures: list[Fixture], folder: Path) -> list[Issue]:

@@ -154,3 +154,12 @@ def test_the_shipped_corpus_is_good(repo: Path) -> None:
     corpus = load(repo / "fixtures", "reply-v3")
     assert len(corpus.fixtures) >= 8
     assert "T-1842-duplicate-capture" in {fixture.id for fixture in corpus.fixtures}
+
+
+@pytest.mark.parametrize("name", ["T-9.JSON", "more/T-9.json"])
+def test_a_file_that_looks_like_a_fixture_and_would_not_run_is_named(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("{}")
+    with pytest.raises(InvalidInput, match="would not run"):
+        load(tmp_path, "reply-v3")
