@@ -43,9 +43,7 @@ def _clean_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def home(
-    _clean_session: None, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def home(_clean_session: None, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The test's own empty home: no test sees another's ledger, keys or settings."""
     folder = tmp_path_factory.mktemp("home")
     cache = os.environ["XDG_CACHE_HOME"]
@@ -90,11 +88,7 @@ def _left_behind(basetemp: str) -> dict[int, str]:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fails the run if a process of the suite's is still there: the kit's promise holds for its tests too."""
     factory = getattr(session.config, "_tmp_path_factory", None)
-    if (
-        factory is None
-        or hasattr(session.config, "workerinput")
-        or session.config.getoption("numprocesses", None)
-    ):
+    if factory is None or hasattr(session.config, "workerinput") or session.config.getoption("numprocesses", None):
         return
     basetemp = str(factory.getbasetemp())
     deadline = time.monotonic() + GRACE_S

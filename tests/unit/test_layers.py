@@ -32,8 +32,7 @@ class Room(NamedTuple):
 
 ERRORS = "rehearsal.runner.errors"
 BELOW = tuple(
-    f"rehearsal.{room}"
-    for room in ("runner", "gate", "authoring", "boxes", "evidence", "settings", "console", "lab")
+    f"rehearsal.{room}" for room in ("runner", "gate", "authoring", "boxes", "evidence", "settings", "console", "lab")
 )
 STAGES = ("rehearsal.preregistration", "rehearsal.stages", "rehearsal.summary", "rehearsal.signals")
 # A name stands for that module and all that is in it.
@@ -44,12 +43,12 @@ ROOMS = {
     "console": Room((ERRORS,), "it shows what it is handed and knows no stage"),
     "signals": Room((ERRORS,), "it turns a signal into an error and knows nothing else"),
     "lab": Room(("rehearsal.runner",), "the model knows nothing of who asks it"),
-    "lab_service": Room(("rehearsal.lab", "rehearsal.console", "rehearsal.signals", ERRORS), "it only serves the lab model"),
+    "lab_service": Room(
+        ("rehearsal.lab", "rehearsal.console", "rehearsal.signals", ERRORS), "it only serves the lab model"
+    ),
     "authoring": Room(("rehearsal.runner",), "before a run there is no box and no evidence"),
     "boxes": Room(("rehearsal.runner",), "a box knows neither what is rehearsed nor what it proves"),
-    "evidence": Room(
-        ("rehearsal.runner", "rehearsal.gate"), "what is proved must not depend on where it ran"
-    ),
+    "evidence": Room(("rehearsal.runner", "rehearsal.gate"), "what is proved must not depend on where it ran"),
     "summary": Room(("rehearsal.runner", "rehearsal.evidence"), "it puts judged rows into words"),
     "preregistration": Room(BELOW, "it joins the rooms below, before a host exists"),
     "stages": Room((*BELOW, "rehearsal.preregistration"), "it joins the rooms below, one function a stage"),
@@ -127,8 +126,7 @@ def all_imports() -> tuple[Import, ...]:
             if isinstance(node, ast.Import | ast.ImportFrom):
                 place = f"{path.relative_to(ROOT)}:{node.lineno}"
                 found += [
-                    Import(importer, target, place, node not in inside_functions)
-                    for target in targets(node, importer)
+                    Import(importer, target, place, node not in inside_functions) for target in targets(node, importer)
                 ]
     return tuple(found)
 
@@ -165,9 +163,7 @@ def test_every_module_has_its_place_in_the_map() -> None:
 
 def test_the_package_itself_imports_nothing() -> None:
     """Whoever imports any part of it, the box and production too, imports rehearsal/__init__.py."""
-    report(
-        [f"{found.place}: it must import nothing" for found in all_imports() if found.importer == "rehearsal"]
-    )
+    report([f"{found.place}: it must import nothing" for found in all_imports() if found.importer == "rehearsal"])
 
 
 def test_imports_point_one_way() -> None:

@@ -61,7 +61,9 @@ def test_every_exit_code() -> None:
 
 
 def test_every_failure_reason_in_its_order() -> None:
-    listed = [word.partition(":")[0] for cell, _ in tables()["`failure_reason`, the gravest first"] for word in words(cell)]
+    listed = [
+        word.partition(":")[0] for cell, _ in tables()["`failure_reason`, the gravest first"] for word in words(cell)
+    ]
     assert listed == list(verdict.GRAVITY)
 
 
