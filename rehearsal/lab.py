@@ -116,10 +116,10 @@ class Lab:
         return ModelError(f"the lab model {ended}; its last words: {tail or '(none)'}", hint=_HINT)
 
 
-def spawn(parallel: int = 2, port: int = 0) -> Lab:
+def spawn(parallel: int = 1, port: int = 0) -> Lab:
     """Start the lab model and return at once; `Lab.endpoint` waits for it.
 
-    parallel   requests served at a time; more wait their turn
+    parallel   requests served at a time, more wait their turn; above 1 a reply may depend on its neighbours
     port       on 127.0.0.1; 0 takes a free one
 
     The child has a session of its own, so that a terminal's Ctrl-C leaves it alive until tear-down, an
@@ -146,7 +146,7 @@ def spawn(parallel: int = 2, port: int = 0) -> Lab:
 
 
 @contextmanager
-def start(parallel: int = 2, port: int = 0) -> Iterator[Endpoint]:
+def start(parallel: int = 1, port: int = 0) -> Iterator[Endpoint]:
     """A lab model for the length of a `with` block: `spawn`, then `Lab.endpoint`."""
     with spawn(parallel, port) as lab:
         yield lab.endpoint()
@@ -187,10 +187,11 @@ def _serve(parallel: int, port: int, parent: int) -> None:
     params.n_threads_http = HTTP_THREADS
     params.n_parallel = parallel
     params.n_ctx = CONTEXT_TOKENS * parallel  # llama.cpp divides it among the slots
-    params.n_batch = 512  # a long ticket lets the others' tokens through between two batches
-    # One reply for one prompt, whatever came before or runs beside it: without flash attention every
-    # log-probability was the same to the last bit with and without the prompt cache, in any order and
-    # with 1, 2 and 4 at a time; with it they differed. A GPU's kernels give no such word.
+    params.n_ubatch = 128  # tokens of a prompt at a time; llama.cpp's 512 took a tenth longer for the corpus
+    # One reply for one prompt, whatever came before it: without flash attention, one request at a time, the
+    # replies to the shipped corpus were the same byte for byte with and without the prompt cache, in any
+    # order, for 1, 2, 4 and 8 askers and 1 and 2 threads. With it, or with two requests in one batch, a few
+    # came in other words. A GPU's kernels have other sums again.
     params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     params.n_gpu_layers = 0
     params.cache_prompt = True

@@ -130,11 +130,16 @@ def run(session: Session, model: Model, ledger: Ledger, console: Console, secret
         if model.needs_relay(address.isolation):
             relay = stack.enter_context(Relay(address, Target(model.url, model.key, timeout_s)))
             url = relay.url
+        session.box.stop()  # one that an earlier `run` left behind would still ask the port of that one's relay
         session.box.start(sha256, url)
         session.row = ledger.move(session.row.box_id, "running")
         follower = _Follower(session, plan, relay, console, timeout_s + SLACK_S, sha256)
         try:
             follower.follow()
+        except BaseException:
+            with contextlib.suppress(RehearsalError):
+                session.box.stop()
+            raise
         finally:
             console.end_attempts()
             for kind, count in relay.errors.items() if relay else ():

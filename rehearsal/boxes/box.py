@@ -77,6 +77,17 @@ fi
 rm -rf -- "$1" && mv -- "$1.new" "$1"
 """
 
+_STOP = f"""\
+{_ALIVE}
+tries=0
+while alive "$1"; do
+    kill -9 -- "-$pid" 2>/dev/null || kill -9 "$pid" 2>/dev/null
+    tries=$((tries + 1))
+    [ "$tries" -lt 100 ] || {{ echo "process $pid does not die" >&2; exit 75; }}
+    sleep 0.05 2>/dev/null || sleep 1
+done
+"""
+
 _START = """\
 umask 077
 printf '%s' "$4" > "$3/box.env" || exit 73
@@ -182,6 +193,10 @@ class Box:
         self.link.script(_UNPACK, self.run_directory)
         self.link.send('cd "$1.new" && tar -xof -', self.run_directory, _tar(files), timeout=UPLOAD_S)
         self.link.script(_SWITCH, self.run_directory)
+
+    def stop(self) -> None:
+        """End the run's process, if there is one; its rows stay, and what it was just asking for is missing."""
+        self.link.script(_STOP, self.run_directory)
 
     def start(self, sha256: str, url: str) -> int:
         """Start the run, or find it running, with exactly the allowed environment; its process id on the box."""

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.contract.misbehaving import DRAFT, Asked, Behaviour, Server, response, serve
 
 REPO = Path(__file__).resolve().parents[2]
@@ -118,12 +120,9 @@ class Project:
     @contextmanager
     def model(self, behaviour: Behaviour) -> Iterator[Server]:
         """A model that behaves so, as MODEL_URL of every later `invoke` while the block lasts."""
-        with serve(behaviour) as server:
-            self.environment["MODEL_URL"] = server.url
-            try:
-                yield server
-            finally:
-                del self.environment["MODEL_URL"]
+        with serve(behaviour) as server, pytest.MonkeyPatch.context() as patch:
+            patch.setitem(self.environment, "MODEL_URL", server.url)
+            yield server
 
     def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         """Start `invoke` with these arguments, in a process group of its own as a shell would."""

@@ -85,7 +85,7 @@ def test_answers_one_completion_by_the_schema(running: lab.Lab) -> None:
 
 @needs_lab
 def test_a_reply_does_not_depend_on_what_came_before(running: lab.Lab) -> None:
-    """The prompt cache and the neighbours in a batch change no bit: see flash attention in `lab`."""
+    """The prompt cache changes no bit: see flash attention in `lab`."""
 
     def log_probabilities(ticket: str) -> list[float]:
         (choice,) = ask(running.endpoint(), ticket, max_tokens=12, logprobs=True)["choices"]
