@@ -28,7 +28,7 @@ from rehearsal.runner.errors import ModelError
 
 MODEL = "smollm2-135m-instruct"
 HOST = "127.0.0.1"
-# Tokens of prompt and reply together for each request served at a time: what the model was trained for.
+# Tokens of prompt and reply together: what the model was trained for.
 CONTEXT_TOKENS = 8192
 # A connection that is kept alive holds a thread of the server's, so there must be more than a runner has workers.
 HTTP_THREADS = 128
@@ -116,11 +116,10 @@ class Lab:
         return ModelError(f"the lab model {ended}; its last words: {tail or '(none)'}", hint=_HINT)
 
 
-def spawn(parallel: int = 1, port: int = 0) -> Lab:
+def spawn(port: int = 0) -> Lab:
     """Start the lab model and return at once; `Lab.endpoint` waits for it.
 
-    parallel   requests served at a time, more wait their turn; above 1 a reply may depend on its neighbours
-    port       on 127.0.0.1; 0 takes a free one
+    `port` is on 127.0.0.1; 0 takes a free one. Requests are served one at a time; the others wait.
 
     The child has a session of its own, so that a terminal's Ctrl-C leaves it alive until tear-down, an
     environment without anything of ours, and ends with this process, also if that is killed. On Linux it ends
@@ -132,7 +131,7 @@ def spawn(parallel: int = 1, port: int = 0) -> Lab:
     log = tempfile.TemporaryFile()  # noqa: SIM115 (Lab closes it)
     try:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "rehearsal.lab", str(parallel), str(port), str(os.getpid())],
+            [sys.executable, "-P", "-m", "rehearsal.lab", str(port), str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -146,9 +145,9 @@ def spawn(parallel: int = 1, port: int = 0) -> Lab:
 
 
 @contextmanager
-def start(parallel: int = 1, port: int = 0) -> Iterator[Endpoint]:
+def start(port: int = 0) -> Iterator[Endpoint]:
     """A lab model for the length of a `with` block: `spawn`, then `Lab.endpoint`."""
-    with spawn(parallel, port) as lab:
+    with spawn(port) as lab:
         yield lab.endpoint()
 
 
@@ -173,7 +172,7 @@ def _environment() -> dict[str, str]:
 # What follows runs in the child.
 
 
-def _serve(parallel: int, port: int, parent: int) -> None:
+def _serve(port: int, parent: int) -> None:
     _die_with(parent)
     announce = os.dup(1)
     os.dup2(2, 1)  # whatever llama.cpp prints goes to the log
@@ -185,8 +184,8 @@ def _serve(parallel: int, port: int, parent: int) -> None:
     params.hostnames = [HOST]
     params.port = port
     params.n_threads_http = HTTP_THREADS
-    params.n_parallel = parallel
-    params.n_ctx = CONTEXT_TOKENS * parallel  # llama.cpp divides it among the slots
+    params.n_parallel = 1
+    params.n_ctx = CONTEXT_TOKENS
     params.n_ubatch = 128  # tokens of a prompt at a time; llama.cpp's 512 took a tenth longer for the corpus
     # One reply for one prompt, whatever came before it: without flash attention, one request at a time, the
     # replies to the shipped corpus were the same byte for byte with and without the prompt cache, in any

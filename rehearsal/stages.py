@@ -12,10 +12,10 @@ import json
 import secrets as random
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
@@ -41,21 +41,41 @@ SLOWEST_POLL_S = 0.5
 RECONNECT_S = 30  # for a link that was lost while the run goes on
 SLACK_S = 60  # over the template's own deadline, before a silent run is given up
 SNAPSHOT = "eval_runs.db"
+VOID = "eval_runs.void.db"  # what came back and must not be believed, under a name that no gate reads
+
+Result = TypeVar("Result")
 
 
 @dataclass
 class Session:
-    """One box with an open link to it."""
+    """One box with a link to it."""
 
     row: Row
     link: Link
 
     @property
     def box(self) -> Box:
-        """The commands for it."""
+        """The commands for it, over a new link where the old one was lost. LinkError where it can't be reached."""
         if self.row.address is None:
             raise BoxError(f"box {self.row.box_id} was never made", hint="provision another one")
+        if not self.link.alive:
+            self.link.close()
+            self.link = Link(self.row.address)
         return Box(self.row.address, self.link, self.row.python)
+
+
+def patiently(row: Row, action: Callable[[], Result]) -> Result:
+    """What `action` returns, tried again for a while where the link to the box is lost; `action` can be repeated.
+
+    Raises the last LinkError when RECONNECT_S seconds are over, or at once when the box is gone.
+    """
+    again = Retrying(
+        stop=stop_after_delay(RECONNECT_S),
+        wait=wait_exponential(0.2, max=3),
+        retry=retry_if_exception(lambda error: isinstance(error, LinkError) and not _is_gone(row)),
+        reraise=True,
+    )
+    return again(action)
 
 
 def inputs(row: Row) -> Path:
@@ -144,7 +164,7 @@ def run(session: Session, model: Model, ledger: Ledger, console: Console, secret
             console.end_attempts()
             for kind, count in relay.errors.items() if relay else ():
                 console.step(plan.run_id, f"the relay, towards the model: {kind}, {count} times")
-    reports = [*follower.inspections, session.box.inspect(sha256)]
+    reports = [*follower.inspections, patiently(session.row, lambda: session.box.inspect(sha256))]
     exposure = examine(
         follower.started,
         reports,
@@ -168,31 +188,38 @@ def refuse_exposed(run_id: str, exposure: Exposure) -> None:
 def pull(session: Session, ledger: Ledger, secrets: Mapping[str, str]) -> Judgement:
     """Fetch a snapshot of the rows as evidence and judge every reply again, here.
 
-    It lands under a temporary name, and under its own once digest, integrity and row count are right.
+    It lands under a temporary name, and under its own once it is whole and believed; a void one keeps another
+    name, and one that holds a secret is not kept at all.
     """
     row = session.row
     local = inputs(row)
     plan = plans.load(local)
     template = plans.verify(plan, local)
+    fixtures = {entry.id: plans.read_fixture(entry, local) for entry in plan.entries}
     evidence = Path(row.evidence or "")
     evidence.mkdir(parents=True, exist_ok=True)
-    _, sha256 = payload()
     part = evidence / f".{SNAPSHOT}.part"
     try:
-        with part.open("wb") as handle:
-            said = session.box.snapshot(sha256, handle)
-        content = part.read_bytes()
-        if hashlib.sha256(content).hexdigest() != said.get("sha256"):
-            raise BoxError(f"run {plan.run_id}: the rows arrived damaged", hint="pull again")
-        if leaked := in_bytes(SNAPSHOT, content, secrets):
+        patiently(row, lambda: _fetch(session, plan, part))
+        if leaked := in_bytes(SNAPSHOT, part.read_bytes(), secrets):
             raise VoidRun(f"run {plan.run_id}: {leaked[0]}", hint="the model was given a secret, or knows one")
-        found = artifact.read(part, plan)
+        try:
+            judgement = judge_again(artifact.read(part, plan), plan, template, fixtures)
+        except VoidRun:
+            part.replace(evidence / VOID)
+            raise
         part.replace(evidence / SNAPSHOT)
     finally:
         part.unlink(missing_ok=True)
     session.row = ledger.move(row.box_id, "pulled")
-    fixtures = {entry.id: plans.read_fixture(entry, local) for entry in plan.entries}
-    return judge_again(found, plan, template, fixtures)
+    return judgement
+
+
+def _fetch(session: Session, plan: plans.Plan, part: Path) -> None:
+    with part.open("wb") as handle:
+        said = session.box.snapshot(payload()[1], handle)
+    if hashlib.sha256(part.read_bytes()).hexdigest() != said.get("sha256"):
+        raise BoxError(f"run {plan.run_id}: the rows arrived damaged", hint="pull again")
 
 
 def tear_down(row: Row, ledger: Ledger) -> Receipt:
@@ -325,21 +352,14 @@ class _Follower:
         )
 
     def _look(self) -> Progress:
-        """One look, with a new link where the old one was lost; LinkError where the box can't be reached any more."""
-        for attempt in Retrying(
-            stop=stop_after_delay(RECONNECT_S),
-            wait=wait_exponential(0.2, max=3),
-            retry=retry_if_exception(lambda error: isinstance(error, LinkError) and not _is_gone(self.session.row)),
-            reraise=True,
-        ):
-            with attempt:
-                if not self.session.link.alive:
-                    self.session.link.close()
-                    self.session.link = Link(self.session.box.address)
-                if self.relay is not None:
-                    self.relay.keep_up()
-                return self.session.box.follow(self._offset)
-        raise AssertionError("unreachable: Retrying returns or raises")
+        """One look at the log, with the relay up again where it was lost."""
+
+        def look() -> Progress:
+            if self.relay is not None:
+                self.relay.keep_up()
+            return self.session.box.follow(self._offset)
+
+        return patiently(self.session.row, look)
 
     def _take(self, event: Mapping[str, Any]) -> None:
         kind = event.get("event")

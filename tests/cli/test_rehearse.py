@@ -197,6 +197,7 @@ def test_a_model_that_repeats_a_secret_of_the_laptop_voids_the_run(project: Proj
     assert (done.code, done.json["verdict"]) == (NO_VERDICT, "none")
     assert "holds the value of BILLING_PASSWORD" in plain(done.errors)
     assert "correct-horse" not in done.errors + done.output
+    assert {path.name for path in done.evidence.iterdir()} == {"plan.json", "teardown.json"}
 
 
 def test_a_model_that_is_not_there(project: Project) -> None:
