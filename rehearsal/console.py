@@ -7,10 +7,13 @@ reaches the screen.
 from __future__ import annotations
 
 import json
+import os
 import sys
+import traceback
 import unicodedata
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TextIO, cast
 
 from rich import box
 from rich.console import Console as Rich
@@ -18,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from rehearsal.runner.errors import RehearsalError
+from rehearsal.runner.errors import Failure
 
 STYLES = {
     "pass": "green",
@@ -41,16 +44,63 @@ def _spelled(letter: str) -> str:
     return " " if letter in "\n\r\t" else letter.encode("unicode_escape").decode()
 
 
+class Outlet:
+    """A standard stream that may go away (a closed terminal, `| head`): then its words are dropped, and nothing fails.
+
+    A tear-down must not depend on somebody reading about it.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    @property
+    def encoding(self) -> str:
+        """The stream's own."""
+        return self._stream.encoding or "ascii"
+
+    def isatty(self) -> bool:
+        """Whether it is a terminal."""
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        """The stream's own."""
+        return self._stream.fileno()
+
+    def write(self, text: str) -> int:
+        """Write what the stream's encoding can hold, the rest as escapes."""
+        spelled = text.encode(self.encoding, "backslashreplace").decode(self.encoding)
+        with self._lasting():
+            self._stream.write(spelled)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, if somebody is there."""
+        with self._lasting():
+            self._stream.flush()
+
+    @contextmanager
+    def _lasting(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            # What is still buffered has to go somewhere, or the interpreter fails over it at its end.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+
+
 class Console:
     """Where a task's words go: standard output, or standard error when standard output is for one JSON object.
 
     On a terminal there is a live progress bar, elsewhere a plain line an event. NO_COLOR is honoured (by rich).
+    Nothing here raises because nobody is listening.
     """
 
     def __init__(self, *, json_output: bool = False) -> None:
         self._json = json_output
-        self._rich = Rich(stderr=json_output, highlight=False, soft_wrap=True)
-        self._errors = Rich(stderr=True, highlight=False, soft_wrap=True)
+        self._out, complaints = Outlet(sys.stdout), Outlet(sys.stderr)
+        self._rich = _rich(complaints if json_output else self._out)
+        self._errors = _rich(complaints)
         self._progress: Progress | None = None
         self._bar: Any = None
 
@@ -73,6 +123,8 @@ class Console:
                 TimeRemainingColumn(),
                 console=self._rich,
                 transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
             )
             self._bar = self._progress.add_task("attempts", total=expected, completed=done, tally="")
             self._progress.start()
@@ -115,10 +167,15 @@ class Console:
     def result(self, value: Any) -> None:
         """The one JSON object of `--json`; nothing without it."""
         if self._json:
-            sys.stdout.write(json.dumps(value) + "\n")
-            sys.stdout.flush()
+            self._out.write(json.dumps(value) + "\n")
+            self._out.flush()
 
-    def error(self, error: RehearsalError) -> None:
+    def trace(self, error: BaseException) -> None:
+        """The traceback of an error, for `--debug`; what a box or a model wrote may stand in it."""
+        for line in "".join(traceback.format_exception(error)).splitlines():
+            self._errors.print(Text(safe(line)))
+
+    def error(self, error: Failure) -> None:
         """One sentence, what it concerns, and a hint."""
         self.end_attempts()
         first, *more = error.message.split("\n")
@@ -127,6 +184,10 @@ class Console:
             self._errors.print(Text(f"  {safe(line.strip())}"))
         if error.hint:
             self._errors.print(Text.assemble(("hint: ", "bold"), safe(error.hint)))
+
+
+def _rich(outlet: Outlet) -> Rich:
+    return Rich(file=cast("TextIO", outlet), highlight=False, soft_wrap=True)
 
 
 def _whole(value: object) -> int:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rehearsal import stages, summary
-from rehearsal.boxes.ledger import Ledger, Row, open_ledger
+from rehearsal.boxes.ledger import DESTROYING, GONE, LOST, Ledger, Row, open_ledger
 from rehearsal.console import Console
 from rehearsal.preregistration import Prepared, laptop_secrets, prepare
 from rehearsal.rehearse import Result, answering, describe_box, show
@@ -25,7 +25,7 @@ def provision(settings: Settings, console: Console) -> int:
     with Signals(console.line) as signals:
         row = stages.ask(settings, ledger)
         try:
-            stages.provision(row, settings, ledger).link.close()
+            stages.provision(row, settings, ledger).close()
         except BaseException:
             signals.shield()
             _end(row, ledger)
@@ -41,7 +41,7 @@ def sync(settings: Settings, box_id: str | None, console: Console) -> int:
     ledger = open_ledger()
     model = Model.from_environment(os.environ)
     secrets = laptop_secrets(model)
-    row = chosen(ledger, box_id)
+    row = standing(ledger, box_id)
     with _staying_up(row, console):
         prepared = prepare(settings, model, secrets)
         console.step(prepared.plan.run_id, summary.opening(prepared.plan))
@@ -57,11 +57,12 @@ def run(box_id: str | None, console: Console) -> int:
     ledger = open_ledger()
     model = Model.from_environment(os.environ)
     secrets = laptop_secrets(model)
-    row = chosen(ledger, box_id)
+    row = standing(ledger, box_id)
     if row.run_id is None:
         raise UsageError(f"nothing was sent to the box {row.box_id} yet", hint="invoke sync")
     with _staying_up(row, console), answering(model) as endpoint, stages.connected(row) as session:
         exposure = stages.run(session, endpoint(), ledger, console, secrets)
+        stages.receipt(session.row, ledger, left=(), state="kept")
         stages.refuse_exposed(row.run_id, exposure)
     console.step(row.run_id, f"ran on the box {row.box_id}; next: invoke pull")
     console.result({"exit_code": 0, "run_id": row.run_id, "box": describe_box(ledger.row(row.box_id))})
@@ -72,7 +73,7 @@ def pull(box_id: str | None, console: Console) -> int:
     """Fetch the rows of the last run and judge them here; the exit code is the verdict's."""
     ledger = open_ledger()
     secrets = laptop_secrets(Model.from_environment(os.environ))
-    row = chosen(ledger, box_id)
+    row = standing(ledger, box_id)
     if row.run_id is None or row.evidence is None:
         raise UsageError(f"nothing has run on the box {row.box_id} yet", hint="invoke sync, then invoke run")
     with _staying_up(row, console), stages.connected(row) as session:
@@ -98,14 +99,22 @@ def teardown(box_id: str | None, console: Console) -> int:
 
 def chosen(ledger: Ledger, box_id: str | None) -> Row:
     """The box called `box_id`, or the only one that is up; UsageError where that is not one box."""
-    if box_id is not None:
-        return ledger.row(box_id)
-    rows = ledger.rows(alive_only=True)
+    rows = ledger.rows(alive_only=True) if box_id is None else [ledger.row(box_id)]
     if len(rows) != 1:
         have = ", ".join(row.box_id for row in rows)
         hint = f"add --box-id, one of: {have}" if rows else "invoke provision makes one"
         raise UsageError(f"{len(rows)} boxes are up, so which one is meant?", hint=hint)
     return rows[0]
+
+
+def standing(ledger: Ledger, box_id: str | None) -> Row:
+    """As `chosen`, for a stage that needs the box up; UsageError where it is gone or its time is over."""
+    row = chosen(ledger, box_id)
+    if row.state in (GONE, LOST, DESTROYING) or row.python is None:
+        raise UsageError(f"box {row.box_id} is not up: it is {row.state}", hint="invoke provision makes another one")
+    if row.left_s <= 0:
+        raise UsageError(f"the time of box {row.box_id} is over since {row.expires_at}", hint="invoke cleanup")
+    return row
 
 
 def _end(row: Row, ledger: Ledger) -> None:

@@ -20,6 +20,7 @@ from rehearsal.runner.errors import InvalidInput, Issue, RehearsalError, UsageEr
 from rehearsal.runner.plan import Plan, Seam
 from rehearsal.settings import Model, Settings
 
+SHORTEST_KEY = 7  # `none` and `ollama` stand in for a key where none is needed, and in ordinary tickets
 LAB_ENDPOINT = "lab:smollm2-135m-instruct"
 
 
@@ -78,11 +79,8 @@ def laptop_secrets(model: Model | None) -> dict[str, str]:
     """Plant a fresh canary in this process's environment; it and the machine's own secrets, name → value."""
     os.environ[CANARY_NAME] = random.token_hex(16)
     found = {CANARY_NAME: os.environ[CANARY_NAME], **leaks.environment_secrets(os.environ)}
-    if model is not None and model.key is not None and len(model.key) >= leaks.SHORTEST_SECRET:
-        found["MODEL_KEY"] = model.key
-    if model is not None and model.url_is_secret:
-        found["MODEL_URL"] = model.url
-    return found
+    of_model = {} if model is None else model.secrets()
+    return found | {name: value for name, value in of_model.items() if len(value) >= SHORTEST_KEY}
 
 
 def _seam(configured: str | None) -> tuple[Seam | None, bytes]:
@@ -92,6 +90,8 @@ def _seam(configured: str | None) -> tuple[Seam | None, bytes]:
     path = Path(file)
     if not found or not function.isidentifier() or path.suffix != ".py":
         raise UsageError(f"seam {configured!r} is not path.py:function")
+    if path.exists() and not path.is_file():
+        raise InvalidInput("the seam can't be used", [Issue(file, "", "is not a regular file")])
     try:
         source = path.read_bytes()
     except OSError as error:

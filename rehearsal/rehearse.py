@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rehearsal import stages, summary
-from rehearsal.boxes.ledger import GONE, Ledger, Row, open_ledger
+from rehearsal.boxes.ledger import Ledger, Row, open_ledger
 from rehearsal.console import Console
 from rehearsal.evidence.judgement import NONE, Counts, Judgement
 from rehearsal.preregistration import Prepared, laptop_secrets, prepare
-from rehearsal.runner.errors import Interrupted, RehearsalError, TeardownIncomplete, UsageError
+from rehearsal.runner.errors import Failure, Interrupted, RehearsalError, TeardownIncomplete, UsageError
 from rehearsal.settings import Model, Settings
 from rehearsal.signals import Signals
 
@@ -30,7 +30,7 @@ class Result:
     evidence: Path | None
     counts: Counts | None
     row: Row | None
-    error: RehearsalError | None
+    error: Failure | None
 
     def to_json(self) -> dict[str, Any]:
         """The one object that `--json` prints."""
@@ -51,7 +51,7 @@ class Result:
         judgement: Judgement | None,
         prepared: Prepared | None,
         row: Row | None,
-        error: RehearsalError | None,
+        error: Failure | None,
     ) -> Result:
         """The result of what was reached: an error outweighs a verdict."""
         verdict = judgement.verdict if judgement is not None else NONE
@@ -87,8 +87,9 @@ class Rehearsal:
         self._ledger: Ledger | None = None
         self._prepared: Prepared | None = None
         self._row: Row | None = None
+        self._session: stages.Session | None = None
         self._judgement: Judgement | None = None
-        self._error: RehearsalError | None = None
+        self._error: Failure | None = None
 
     def rehearse(self) -> Result:
         """The whole slice. Never raises a RehearsalError: the result carries it.
@@ -101,7 +102,7 @@ class Rehearsal:
                     self._measure()
                 finally:
                     signals.shield()
-            except RehearsalError as error:  # also one that a signal raised just before the shield was up
+            except (RehearsalError, Interrupted) as error:  # also one raised just before the shield was up
                 self._error = error
             finally:
                 self._end()
@@ -120,8 +121,8 @@ class Rehearsal:
             self._ledger = ledger = open_ledger()
             self._row = stages.ask(settings, ledger)
             console.step(run_id, f"making the box {self._row.box_id} ({settings.box})")
-            session = stages.provision(self._row, settings, ledger)
-            with contextlib.closing(session.link):
+            session = self._session = stages.provision(self._row, settings, ledger)
+            with contextlib.closing(session):
                 console.step(run_id, f"the box is up, {session.row.isolation}; sending the run")
                 stages.sync(session, prepared, ledger)
                 exposure = stages.run(session, endpoint(), ledger, console, secrets)
@@ -132,7 +133,7 @@ class Rehearsal:
     def _end(self) -> None:
         if self._row is None or self._ledger is None:
             return
-        self._row = self._ledger.row(self._row.box_id)
+        self._row = self._session.row if self._session is not None else self._row
         run_id = self._prepared.plan.run_id if self._prepared else "no run"
         if self._settings.keep and self._row.python is not None and not isinstance(self._error, Interrupted):
             self._console.step(run_id, f"the box {self._row.box_id} is kept until {self._row.expires_at}")
@@ -140,8 +141,8 @@ class Rehearsal:
             return
         self._console.step(run_id, f"tearing down the box {self._row.box_id}")
         seen = stages.tear_down(self._row, self._ledger)
-        self._row = self._ledger.row(self._row.box_id)
-        if seen.state != GONE:
+        self._row = replace(self._row, state=seen.state)
+        if seen.left:
             self._error = TeardownIncomplete(
                 f"run {run_id}: something may be left: {'; '.join(seen.left)}",
                 hint="`invoke cleanup` tries again; `invoke boxes` lists what is known",

@@ -6,12 +6,13 @@ Where a value comes from, the last one wins: the defaults here, `~/.invoke.yaml`
 
 from __future__ import annotations
 
+import base64
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from rehearsal.runner import template as templates
 from rehearsal.runner.errors import UsageError
@@ -69,7 +70,7 @@ class Settings:
                 checked[key] = _truth(value, said[key])
             else:
                 text = _text(value, said[key])
-                checked[key] = Path(text).expanduser() if key in ("fixtures", "prompts", "out") else text
+                checked[key] = _path(text, said[key]) if key in ("fixtures", "prompts", "out") else text
         if "template" not in given:
             checked["usual"] = checked.pop("template", None)
         settings = cls(**checked)
@@ -101,9 +102,22 @@ _WHOLE = {"repeat": 1000, "concurrency": 256, "ttl": LONGEST_TTL_S}
 
 def _whole(value: Any, said: str, most: int) -> int:
     text = str(value).strip()
-    if isinstance(value, bool) or not text.isascii() or not text.isdigit() or not 1 <= int(text) <= most:
+    if (
+        isinstance(value, bool)
+        or not text.isascii()
+        or not text.isdigit()
+        or len(text) > 9
+        or not 1 <= int(text) <= most
+    ):
         raise UsageError(f"{said} must be a whole number from 1 to {most}, not {text[:40]!r}")
     return int(text)
+
+
+def _path(text: str, said: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise UsageError(f"{said} {text!r} names the home of a user that there is not") from error
 
 
 def _truth(value: Any, said: str) -> bool:
@@ -135,6 +149,8 @@ class Model:
         try:
             parts = urlsplit(url)
             good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+            if parts.netloc.rpartition("@")[2].startswith("["):
+                ipaddress.ip_address(parts.hostname or "")
         except ValueError:
             good = False
         if not good or not url.isascii() or not url.isprintable() or " " in url:
@@ -156,6 +172,19 @@ class Model:
         """Whether the URL carries credentials: a user, a password or any query."""
         parts = urlsplit(self.url)
         return parts.username is not None or bool(parts.query)
+
+    def secrets(self) -> dict[str, str]:
+        """What of it must turn up nowhere, by name: the key, the URL with credentials, and each part of those."""
+        parts = urlsplit(self.url)
+        found = {} if self.key is None else {"MODEL_KEY": self.key}
+        if self.url_is_secret:
+            found["MODEL_URL"] = self.url
+        if parts.password:
+            user, password = unquote(parts.username or ""), unquote(parts.password)
+            found["MODEL_URL's password"] = password
+            found["MODEL_URL's log-in"] = base64.b64encode(f"{user}:{password}".encode()).decode().rstrip("=")
+        found |= {f"MODEL_URL's {name}": value for name, value in parse_qsl(parts.query)}
+        return found
 
     @property
     def is_local(self) -> bool:

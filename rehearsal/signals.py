@@ -6,16 +6,18 @@ SIGTERM and SIGHUP skip every `finally` by default, and a second Ctrl-C would te
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable
 from types import FrameType
 
 from rehearsal.runner.errors import Interrupted
 
 CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+UNWINDING_S = 5.0  # how long the way to the tear-down may take, before another signal pushes again
 
 
 class Signals:
-    """While entered, the first signal raises Interrupted in the main thread, once; later ones are only announced.
+    """While entered, a signal raises Interrupted in the main thread; those that follow at once are only announced.
 
     After `shield()` none raises any more: `received` tells whether one came. `announce` is called with one sentence.
     """
@@ -23,6 +25,7 @@ class Signals:
     def __init__(self, announce: Callable[[str], None]) -> None:
         self._announce = announce
         self._shielded = False
+        self._raised_at: float | None = None
         self._before: dict[signal.Signals, object] = {}
         self.received: signal.Signals | None = None
 
@@ -43,9 +46,13 @@ class Signals:
         self._shielded = True
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        first = self.received is None
         self.received = self.received or signal.Signals(number)
-        if self._shielded or not first:
+        if self._shielded:
             self._announce("still tearing down: it takes a few seconds, and nothing is left behind then")
             return
+        now = time.monotonic()
+        if self._raised_at is not None and now - self._raised_at < UNWINDING_S:
+            self._announce("stopping, and then tearing down")
+            return
+        self._raised_at = now
         raise Interrupted(f"interrupted by {signal.Signals(number).name}")

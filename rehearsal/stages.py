@@ -11,9 +11,11 @@ import hashlib
 import json
 import secrets as random
 import shutil
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,14 +24,14 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_expone
 from rehearsal import boxes
 from rehearsal.boxes import Presence, Request
 from rehearsal.boxes.box import Box, Progress
-from rehearsal.boxes.exposure import Exposure, examine, in_bytes
+from rehearsal.boxes.exposure import Exposure, examine, in_text
 from rehearsal.boxes.ledger import GONE, LOST, Ledger, Row
 from rehearsal.boxes.payload import payload
 from rehearsal.boxes.relay import Relay, Target
 from rehearsal.boxes.ssh import Link
 from rehearsal.console import Console
 from rehearsal.evidence import artifact
-from rehearsal.evidence.judgement import Judgement, judge_again
+from rehearsal.evidence.judgement import NONE, Judgement, exchange_digest, judge_again
 from rehearsal.evidence.receipt import Receipt, write_whole
 from rehearsal.preregistration import Prepared
 from rehearsal.runner import plan as plans
@@ -63,6 +65,10 @@ class Session:
             self.link = Link(self.row.address)
         return Box(self.row.address, self.link, self.row.python)
 
+    def close(self) -> None:
+        """End the link, whichever it is by now."""
+        self.link.close()
+
 
 def patiently(row: Row, action: Callable[[], Result]) -> Result:
     """What `action` returns, tried again for a while where the link to the box is lost; `action` can be repeated.
@@ -83,6 +89,16 @@ def inputs(row: Row) -> Path:
     return Path(row.keys) / "run"
 
 
+def _exposure_file(row: Row) -> Path:
+    """What the box could have seen in the run `run_id` that it names."""
+    return Path(row.keys) / "exposure.json"
+
+
+def _witness_file(row: Row) -> Path:
+    """A line for each reply that went through the relay; there is none where the box reaches the model directly."""
+    return Path(row.keys) / "witness"
+
+
 @contextlib.contextmanager
 def connected(row: Row) -> Iterator[Session]:
     """A link to a box that is already there."""
@@ -92,7 +108,7 @@ def connected(row: Row) -> Iterator[Session]:
     try:
         yield session
     finally:
-        session.link.close()
+        session.close()
 
 
 def ask(settings: Settings, ledger: Ledger) -> Row:
@@ -102,9 +118,12 @@ def ask(settings: Settings, ledger: Ledger) -> Row:
     boxes.driver(settings.box, ssh_config=settings.ssh_config)  # an unknown kind stops here, without a row
     box_id = f"box-{random.token_hex(4)}"
     keys = ledger.folder / "boxes" / box_id
-    mint(keys)
-    request = Request(box_id, settings.ttl, settings.keep, keys, settings.host)
-    return ledger.intend(request, settings.box)
+    row = ledger.intend(Request(box_id, settings.ttl, settings.keep, keys, settings.host), settings.box)
+    try:
+        mint(keys)
+    except OSError as error:
+        raise UsageError(f"{keys} can't be written: {error.strerror}") from error
+    return row
 
 
 def provision(row: Row, settings: Settings, ledger: Ledger) -> Session:
@@ -121,18 +140,31 @@ def provision(row: Row, settings: Settings, ledger: Ledger) -> Session:
 def sync(session: Session, prepared: Prepared, ledger: Ledger) -> None:
     """Send the payload, the plan, the fixtures and the template; nothing else."""
     row = session.row
-    local = inputs(row)
-    shutil.rmtree(local, ignore_errors=True)
+    coming = Path(row.keys) / "coming"
+    shutil.rmtree(coming, ignore_errors=True)
     for name, content in prepared.files:
-        path = local / name
+        path = coming / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.write_bytes(content)
     archive, sha256 = payload()
     session.box.put_payload(archive, sha256)
     session.box.put_run(prepared.files)
+    # From here on the box holds the new run: the copy and the ledger follow, and `planned` notices a gap between them.
+    shutil.rmtree(inputs(row), ignore_errors=True)
+    coming.rename(inputs(row))
+    for of_the_last_run in (_exposure_file(row), _witness_file(row)):
+        of_the_last_run.unlink(missing_ok=True)
     session.row = ledger.move(
         row.box_id, "synced", run_id=prepared.plan.run_id, evidence=str(prepared.evidence.resolve())
     )
+
+
+def planned(row: Row) -> plans.Plan:
+    """The plan of the run that was sent to a box; UsageError where sending it was cut off."""
+    plan = plans.load(inputs(row)) if inputs(row).is_dir() else None
+    if plan is None or plan.run_id != row.run_id:
+        raise UsageError(f"sending a run to the box {row.box_id} was interrupted", hint="invoke sync again")
+    return plan
 
 
 def run(session: Session, model: Model, ledger: Ledger, console: Console, secrets: Mapping[str, str]) -> Exposure:
@@ -140,7 +172,7 @@ def run(session: Session, model: Model, ledger: Ledger, console: Console, secret
 
     The model is reached through the relay where it must be. Raises VoidRun where the box refuses the run.
     """
-    plan = plans.load(inputs(session.row))
+    plan = planned(session.row)
     timeout_s = float(plan.settings.get("timeout_s", 45.0))
     _, sha256 = payload()
     address = session.box.address
@@ -148,7 +180,9 @@ def run(session: Session, model: Model, ledger: Ledger, console: Console, secret
         relay = None
         url = model.url
         if model.needs_relay(address.isolation):
-            relay = stack.enter_context(Relay(address, Target(model.url, model.key, timeout_s)))
+            witness = stack.enter_context(_Witness(_witness_file(session.row)))
+            api = str(plan.settings.get("api", "plain"))
+            relay = stack.enter_context(Relay(address, Target(model.url, model.key, timeout_s), api, witness.note))
             url = relay.url
         session.box.stop()  # one that an earlier `run` left behind would still ask the port of that one's relay
         session.box.start(sha256, url)
@@ -172,7 +206,9 @@ def run(session: Session, model: Model, ledger: Ledger, console: Console, secret
         synced=_digests(inputs(session.row)),
         secrets=secrets,
     )
-    write_whole(_exposure_file(session.row), json.dumps(exposure.to_json()))
+    logs = patiently(session.row, lambda: session.box.logs())  # noqa: PLW0108  (a new link, a new box)
+    exposure = replace(exposure, beyond=(*exposure.beyond, *in_text("a log of the run", logs, secrets)))
+    write_whole(_exposure_file(session.row), json.dumps({"run_id": plan.run_id, **exposure.to_json()}))
     return exposure
 
 
@@ -193,26 +229,83 @@ def pull(session: Session, ledger: Ledger, secrets: Mapping[str, str]) -> Judgem
     """
     row = session.row
     local = inputs(row)
-    plan = plans.load(local)
+    plan = planned(row)
     template = plans.verify(plan, local)
     fixtures = {entry.id: plans.read_fixture(entry, local) for entry in plan.entries}
     evidence = Path(row.evidence or "")
-    evidence.mkdir(parents=True, exist_ok=True)
     part = evidence / f".{SNAPSHOT}.part"
     try:
+        evidence.mkdir(parents=True, exist_ok=True)
         patiently(row, lambda: _fetch(session, plan, part))
-        if leaked := in_bytes(SNAPSHOT, part.read_bytes(), secrets):
-            raise VoidRun(f"run {plan.run_id}: {leaked[0]}", hint="the model was given a secret, or knows one")
+        found = artifact.read(part, plan)
+        _refuse_leaks(found, part, plan, secrets)
         try:
-            judgement = judge_again(artifact.read(part, plan), plan, template, fixtures)
+            judgement = judge_again(found, plan, template, fixtures, _witnessed(row))
+            if judgement.verdict != NONE:
+                _refuse_unexamined(row, plan)
         except VoidRun:
             part.replace(evidence / VOID)
             raise
         part.replace(evidence / SNAPSHOT)
+    except OSError as error:
+        raise BoxError(f"run {plan.run_id}: the rows can't be kept in {evidence}: {error}") from error
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
     session.row = ledger.move(row.box_id, "pulled")
     return judgement
+
+
+def _refuse_leaks(found: artifact.Artifact, part: Path, plan: plans.Plan, secrets: Mapping[str, str]) -> None:
+    """VoidRun where a secret of the laptop stands in any column; the file itself is looked through as well."""
+    words = [value for row in found.attempts for value in row.__dict__.values() if isinstance(value, str)]
+    words.append(part.read_bytes().decode(errors="replace"))
+    if leaked := in_text("a row", "\n".join(words), secrets):
+        raise VoidRun(f"run {plan.run_id}: {leaked[0]}", hint="the model was given a secret, or knows one")
+
+
+def _refuse_unexamined(row: Row, plan: plans.Plan) -> None:
+    """VoidRun where nobody looked what the box held during this run, or it was more than it may."""
+    seen = _exposure(row)
+    if seen is None:
+        raise VoidRun(
+            f"run {plan.run_id}: what the box held was never looked through", hint="invoke run again, then pull"
+        )
+    if beyond := seen["beyond_the_allow_list"]:
+        raise VoidRun(f"run {plan.run_id}: the box holds more than it may: {'; '.join(beyond[:5])}")
+
+
+def _exposure(row: Row) -> Any:
+    """What the last run could have seen, or None where it was not looked at."""
+    file = _exposure_file(row)
+    seen = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    return seen if seen is not None and seen["run_id"] == row.run_id else None
+
+
+def _witnessed(row: Row) -> Counter[str] | None:
+    file = _witness_file(row)
+    return Counter(file.read_text(encoding="ascii").splitlines()) if file.is_file() else None
+
+
+class _Witness:
+    """Writes down each call that the relay has seen, a line each, from any of its threads. A context manager."""
+
+    def __init__(self, file: Path) -> None:
+        self._handle = file.open("a", encoding="ascii")
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> _Witness:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._handle.close()
+
+    def note(self, request: bytes, reply: str) -> None:
+        """One complete call: the body of the request, the text of the reply."""
+        with self._lock:
+            self._handle.write(exchange_digest(request, reply) + "\n")
+            self._handle.flush()
 
 
 def _fetch(session: Session, plan: plans.Plan, part: Path) -> None:
@@ -223,48 +316,65 @@ def _fetch(session: Session, plan: plans.Plan, part: Path) -> None:
 
 
 def tear_down(row: Row, ledger: Ledger) -> Receipt:
-    """End a box whatever its state, look again, and write down what was seen; never raises for a box that resists."""
-    row = ledger.row(row.box_id)
+    """End a box whatever its state, look again, and write down what was seen; never raises for what resists.
+
+    `left` of the receipt is empty exactly where the box is gone and everything says so. A ledger that can't be written
+    is no reason to leave a box up: then `row` is what is known.
+    """
+    left: list[str] = []
+    with _noted(left):
+        row = ledger.row(row.box_id)
     if row.state == GONE:
         return receipt(row, ledger, left=(), state=GONE)
-    left: list[str] = []
-    ledger.move(row.box_id, "destroying")
-    driver = boxes.driver(row.driver)
-    try:
-        driver.destroy(row.record)
-    except RehearsalError as error:
-        left.append(error.message)
-    seen = driver.presence(row.record)
-    if seen is not Presence.ABSENT:
-        left.insert(0, f"box {row.box_id} ({row.driver}): a look says {seen.value}")
-        row = ledger.move(row.box_id, LOST)
-        return receipt(row, ledger, left=tuple(left), state=LOST)
-    row = ledger.move(row.box_id, GONE)
-    written = receipt(row, ledger, left=(), state=GONE)
-    shutil.rmtree(row.keys, ignore_errors=True)
+    with _noted(left):
+        ledger.move(row.box_id, "destroying")
+    resisted: list[str] = []
+    seen = Presence.UNKNOWN
+    with _noted(resisted):
+        driver = boxes.driver(row.driver)
+        with _noted(resisted):
+            driver.destroy(row.record)
+        seen = driver.presence(row.record)
+    state = GONE if seen is Presence.ABSENT else LOST
+    if state == LOST:
+        left += [f"box {row.box_id} ({row.driver}): a look says {seen.value}", *resisted]
+    with _noted(left):
+        row = ledger.move(row.box_id, state)
+    written = receipt(row, ledger, left=tuple(left), state=state)
+    if state == GONE:
+        shutil.rmtree(row.keys, ignore_errors=True)
     return written
+
+
+@contextlib.contextmanager
+def _noted(left: list[str]) -> Iterator[None]:
+    """What goes wrong inside is a line in `left`, and no reason to stop."""
+    try:
+        yield
+    except (RehearsalError, OSError) as error:
+        left.append(str(error))
 
 
 def receipt(row: Row, ledger: Ledger, *, left: tuple[str, ...], state: str) -> Receipt:
     """What became of a box, written into the evidence of its last run where there was one."""
-    seen = _exposure_file(row)
+    problems = list(left)
+    history: tuple[tuple[str, str], ...] = ()
+    with _noted(problems):
+        history = tuple(ledger.history(row.box_id))
     written = Receipt(
         run_id=row.run_id,
         box_id=row.box_id,
         driver=row.driver,
         isolation=row.isolation,
         state=state,
-        left=left,
-        history=tuple(ledger.history(row.box_id)),
-        exposure=json.loads(seen.read_text()) if seen.is_file() else None,
+        left=tuple(problems),
+        history=history,
+        exposure=_exposure(row),
     )
-    if row.evidence is not None and Path(row.evidence).is_dir():
-        written.write(Path(row.evidence))
-    return written
-
-
-def _exposure_file(row: Row) -> Path:
-    return Path(row.keys) / "exposure.json"
+    with _noted(problems):
+        if row.evidence is not None and Path(row.evidence).is_dir():
+            written.write(Path(row.evidence))
+    return replace(written, left=tuple(problems))
 
 
 def _is_gone(row: Row) -> bool:
@@ -313,6 +423,7 @@ class _Follower:
         self.started: Mapping[str, Any] = {}
         self.inspections: list[Mapping[str, Any]] = []
         self._offset = 0
+        self._attempts = 0
         self._tally = {"pass": 0, "fail": 0, "error": 0}
         self._last: Mapping[str, Any] | None = None
 
@@ -322,10 +433,14 @@ class _Follower:
         wait = FIRST_POLL_S
         heard = time.monotonic()
         while self._last is None:
+            if self.session.row.left_s <= 0:
+                raise self._died()
             seen = self._look()
             self._offset = seen.offset
             for event in seen.events:
                 self._take(event)
+            if self._attempts > self.plan.expected:
+                raise VoidRun(f"run {self.plan.run_id}: the box reports more attempts than were planned")
             if seen.events:
                 heard, wait = time.monotonic(), FIRST_POLL_S
             elif not seen.alive:
@@ -366,8 +481,10 @@ class _Follower:
         if kind == "start" and not self.started:
             self.started = event
         elif kind == "attempt":
+            self._attempts += 1
             outcome = str(event.get("outcome"))
-            self._tally[outcome] = self._tally.get(outcome, 0) + 1
+            if outcome in self._tally:
+                self._tally[outcome] += 1
             tally = ", ".join(f"{count} {word}" for word, count in self._tally.items() if count)
             self.console.attempt(self.plan.run_id, event, tally)
         elif kind in ("end", "refused"):

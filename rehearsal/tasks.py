@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
+import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
 from typing import Any, NoReturn
 
 from invoke.collection import Collection
@@ -18,7 +22,7 @@ from invoke.parser.parser import ParseMachine
 from invoke.tasks import task
 
 from rehearsal.console import Console
-from rehearsal.runner.errors import Interrupted, RehearsalError
+from rehearsal.runner.errors import Failure, Interrupted, RehearsalError, UsageError
 from rehearsal.settings import NAMES, Settings
 
 Flag = str | None  # not given, or a text that `Settings` checks: Invoke would read a default of 1 as a type
@@ -51,14 +55,14 @@ def _verb(**flags: str) -> Callable[[Callable[..., int]], Any]:
         def run(context: Context, **given: Any) -> None:
             try:
                 code = function(context, **given)
-            except RehearsalError as error:
-                code = _explain(error, bool(given.get("json")))
-            except KeyboardInterrupt:
-                code = _explain(Interrupted("interrupted"), bool(given.get("json")))
+            except (RehearsalError, Interrupted) as error:
+                code = _explain(error, error, bool(given.get("json")))
+            except KeyboardInterrupt as error:
+                code = _explain(Interrupted("interrupted"), error, bool(given.get("json")))
             except Exception as error:
                 defect = f"a defect in the kit: {type(error).__name__}: {error}"
                 hint = "run it again as `invoke --debug …` and report what it prints"
-                code = _explain(RehearsalError(defect, hint=hint), bool(given.get("json")))
+                code = _explain(RehearsalError(defect, hint=hint), error, bool(given.get("json")))
             if code:
                 raise Exit(code=code)
 
@@ -67,12 +71,13 @@ def _verb(**flags: str) -> Callable[[Callable[..., int]], Any]:
     return decorate
 
 
-def _explain(error: RehearsalError, json: bool) -> int:
-    if _debugging():
-        traceback.print_exc()
+def _explain(error: Failure, cause: BaseException, json: bool) -> int:
     console = Console(json_output=json)
+    if _debugging():
+        console.trace(cause)
     console.error(error)
-    console.result({"verdict": "none", "exit_code": error.exit_code, "reason": error.message})
+    nothing = dict.fromkeys(("run_id", "evidence", "counts", "box"))
+    console.result({**nothing, "verdict": "none", "exit_code": error.exit_code, "reason": error.message})
     return error.exit_code
 
 
@@ -120,7 +125,7 @@ def rehearse(
     result = Rehearsal(settings, console).rehearse()
     if result.error is not None:
         if _debugging():
-            traceback.print_exception(result.error)
+            console.trace(result.error)
         console.error(result.error)
     console.result(result.to_json())
     return result.exit_code
@@ -230,6 +235,23 @@ def _usage_error(_machine: ParseMachine, message: str) -> NoReturn:
     raise Exit(f"error: {message}\nhint: `invoke --list` shows the tasks, `invoke --help TASK` its flags", code=2)
 
 
+def _explain_configuration(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Invoke reads its configuration before any task, lets what it finds there escape, and ends with 1."""
+    frames = traceback.extract_tb(trace)
+    if not any(Path(frame.filename).parts[-2:] == ("invoke", "config.py") for frame in frames):
+        sys.__excepthook__(kind, error, trace)
+        return
+    words = " ".join(str(error).split())[:300]
+    unreadable = UsageError(
+        f"the configuration can't be used: {words}",
+        hint="look at invoke.yaml, ~/.invoke.yaml and the INVOKE_… variables: all is under `rehearsal:`, name by name",
+    )
+    code = _explain(unreadable, error, "--json" in sys.argv)
+    sys.stdout.flush()
+    os._exit(code)
+
+
+sys.excepthook = _explain_configuration
 setattr(ParseMachine, "error", _usage_error)  # noqa: B010  (mypy refuses a plain assignment to a method)
 
 namespace = Collection(rehearse, provision, sync, run, pull, teardown, boxes, cleanup, doctor, lab, init)

@@ -20,9 +20,13 @@ from typing import IO, Any
 from rehearsal.boxes import Address, Presence
 from rehearsal.boxes.ssh import Link
 from rehearsal.runner.errors import BoxError
+from rehearsal.runner.strict_json import Json, NotStrictJson, parse
 
 LEAST_FREE_KIB = 20 * 1024  # the payload, a corpus and its rows; below this the box is refused by name
 UPLOAD_S = 300  # for the payload and a corpus over a slow line
+MAX_SNAPSHOT = 1 << 30  # bytes; a row is a few KB
+MAX_EVENT = 64 << 10  # bytes of one line
+MAX_EVENTS = 64 << 20  # bytes of them all, in one run
 PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
 LANG = "C.UTF-8"  # any other and Python adds LC_CTYPE to the environment by itself
 
@@ -98,9 +102,11 @@ exec env -i PATH="$5" "$1" -I -S "$2" start "$3"
 _FOLLOW = f"""\
 {_ALIVE}
 if alive "$1"; then echo alive; else echo dead; fi
-[ ! -f "$1/events.jsonl" ] || tail -c "+$2" "$1/events.jsonl"
+[ ! -f "$1/events.jsonl" ] || [ -h "$1/events.jsonl" ] || tail -c "+$2" "$1/events.jsonl"
 """
 
+_TAIL = '[ -f "$1/run.log" ] && [ ! -h "$1/run.log" ] && tail -c 2000 -- "$1/run.log"'
+_LOGS = 'for log in "$1/run.log" "$1/events.jsonl"; do [ ! -f "$log" ] || [ -h "$log" ] || cat -- "$log"; done'
 _PAYLOAD = 'exec env -i PATH="$4" "$1" -I -S "$2" "$5" "$3"'
 
 # Every process whose arguments name something in $1, one a line: from /proc where there is one, else from ps. The
@@ -202,33 +208,47 @@ class Box:
         """Start the run, or find it running, with exactly the allowed environment; its process id on the box."""
         environment = json.dumps(self.environment(url))
         answer = self.link.script(_START, self._python, self._payload(sha256), self.run_directory, environment, PATH)
-        return int(answer.text.strip())
+        number = answer.text.strip()
+        if not (number.isascii() and number.isdigit() and len(number) < 20):
+            raise BoxError("the box answered `start` with something else than a process id")
+        return int(number)
 
     def environment(self, url: str) -> dict[str, str]:
         """All that the run's processes may have in their environment."""
         return {"MODEL_URL": url, "HOME": self.run_directory, "PATH": PATH, "LANG": LANG}
 
     def follow(self, offset: int) -> Progress:
-        """The events from byte `offset` of the log on."""
+        """The events from byte `offset` of the log on. BoxError above MAX_EVENT and MAX_EVENTS."""
         answer = self.link.script(_FOLLOW, self.run_directory, str(offset + 1))
         state, _, log = answer.output.partition(b"\n")
-        whole = log[: log.rfind(b"\n") + 1]
-        return Progress(tuple(_events(whole)), offset + len(whole), state == b"alive")
+        if offset + len(log) > MAX_EVENTS:
+            raise BoxError(f"the box's event log is longer than {MAX_EVENTS} bytes")
+        *lines, rest = log.split(b"\n")
+        if max(map(len, [*lines, rest])) > MAX_EVENT:
+            raise BoxError(f"the box's event log has a line longer than {MAX_EVENT} bytes")
+        return Progress(tuple(_events(lines)), offset + len(log) - len(rest), state == b"alive")
 
-    def inspect(self, sha256: str) -> Any:
+    def inspect(self, sha256: str) -> dict[str, Any]:
         """What the box's processes and directory hold, in the box's own words: see the runner's `inspect`."""
         return self._payload_command(sha256, "inspect")
 
-    def snapshot(self, sha256: str, target: IO[bytes]) -> Any:
-        """Copy the database to `target`; what the box says of it (sha256, bytes)."""
+    def snapshot(self, sha256: str, target: IO[bytes]) -> dict[str, Any]:
+        """Copy the database to `target`; what the box says of it (sha256, bytes). No more than it says is read."""
         said = self._payload_command(sha256, "snapshot")
-        self.link.fetch(f"{self.run_directory}/eval_runs.snapshot.db", target, timeout=UPLOAD_S)
+        size = said.get("bytes")
+        if type(size) is not int or not 0 <= size <= MAX_SNAPSHOT:
+            raise BoxError(f"the box's snapshot states no size from 0 to {MAX_SNAPSHOT} bytes")
+        self.link.fetch(f"{self.run_directory}/eval_runs.snapshot.db", target, limit=size, timeout=UPLOAD_S)
         return said
 
     def log_tail(self) -> str:
         """The end of the run's own log, for an error message."""
-        answer = self.link.script('tail -c 2000 -- "$1/run.log"', self.run_directory, check=False)
+        answer = self.link.script(_TAIL, self.run_directory, check=False)
         return answer.text.strip()
+
+    def logs(self) -> str:
+        """All that the run has said besides its rows: its log and its events."""
+        return self.link.script(_LOGS, self.run_directory).text
 
     def wipe(self) -> None:
         """End the box's processes, its timer included, and remove its directory; nothing there is success."""
@@ -251,24 +271,27 @@ class Box:
     def _payload(self, sha256: str) -> str:
         return f"{self.address.directory}/payload-{sha256[:16]}.pyz"
 
-    def _payload_command(self, sha256: str, command: str) -> Any:
+    def _payload_command(self, sha256: str, command: str) -> dict[str, Any]:
         answer = self.link.script(
             _PAYLOAD, self._python, self._payload(sha256), self.run_directory, PATH, command, timeout=UPLOAD_S
         )
-        try:
-            return json.loads(answer.output)
-        except ValueError as error:
-            raise BoxError(f"the box answered `{command}` with something else than JSON") from error
+        said = _object(answer.output)
+        if said is None:
+            raise BoxError(f"the box answered `{command}` with something else than a JSON object")
+        return said
 
 
-def _events(log: bytes) -> Iterator[Mapping[str, Any]]:
-    for line in log.splitlines():
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict):
-            yield event
+def _events(lines: Iterable[bytes]) -> Iterator[Mapping[str, Any]]:
+    return (event for line in lines if (event := _object(line)) is not None)
+
+
+def _object(data: bytes) -> dict[str, Json] | None:
+    """The JSON object in `data`, which comes from the box and may be anything; None where it is none."""
+    try:
+        value = parse(data.decode())
+    except (UnicodeDecodeError, NotStrictJson):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _tar(files: Iterable[tuple[str, bytes]]) -> Iterator[bytes]:

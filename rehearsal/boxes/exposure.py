@@ -6,10 +6,15 @@ was given, but not make the laptop send more than what is listed here.
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import html
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 CANARY_NAME = "REHEARSAL_CANARY"
 
@@ -107,14 +112,26 @@ def examine(
     return Exposure(tuple(sorted(environment)), count, len(files), tuple(dict.fromkeys(beyond)))
 
 
-def in_bytes(what: str, content: bytes, secrets: Mapping[str, str]) -> list[str]:
-    """Which of `secrets` (name → value) stand in `content`, in words for `beyond`."""
-    return [f"{what} holds the value of {name}" for name, value in secrets.items() if value.encode() in content]
+def in_text(what: str, text: str, secrets: Mapping[str, str]) -> list[str]:
+    """Which of `secrets` (name → value) stand in `text`, plain or in a usual encoding, in words for `beyond`."""
+    return [
+        f"{what} holds the value of {name}"
+        for name, value in secrets.items()
+        if any(spelling in text for spelling in _spellings(value))
+    ]
+
+
+@lru_cache(maxsize=1024)
+def _spellings(value: str) -> frozenset[str]:
+    in_json = json.dumps(value)[1:-1]
+    raw = value.encode(errors="surrogateescape")
+    encoded = {quote(raw, safe=""), quote_plus(raw), html.escape(value), base64.b64encode(raw).decode().rstrip("=")}
+    return frozenset({value, in_json, in_json.replace("/", "\\/"), *encoded})
 
 
 def _in_arguments(arguments: Any, secrets: Mapping[str, str]) -> list[str]:
     text = "\0".join(map(str, arguments)) if isinstance(arguments, list) else ""
-    return in_bytes("a process's arguments", text.encode(), secrets)
+    return in_text("a process's arguments", text, secrets)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from rehearsal.boxes import Address, Presence, Record, Request, ssh, ssh_config
 from rehearsal.boxes.box import Box
 from rehearsal.boxes.ssh import KeyRefused, Link
-from rehearsal.runner.errors import LinkError, UsageError
+from rehearsal.runner.errors import LinkError, RehearsalError, UsageError
 
 MOST_KEYS = 6  # log-ins that are tried; sshd's own MaxAuthTries is 6
 
@@ -61,7 +61,7 @@ class Host:
         try:
             with Link(record.address) as link:
                 return Box(record.address, link).presence()
-        except Exception:
+        except (RehearsalError, OSError):
             return Presence.UNKNOWN
 
 

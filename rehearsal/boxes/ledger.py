@@ -80,49 +80,60 @@ class Row:
         return {**shown, "isolation": self.isolation, "address": address}
 
 
+class LedgerError(RehearsalError):
+    """The ledger can't be read or written: locked, damaged, on a full disk."""
+
+
 class Ledger:
-    """The ledger in one SQLite file, shared by all processes of this user."""
+    """The ledger in one SQLite file, shared by all processes of this user. Every method may raise LedgerError."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder = path.parent
-        try:
+        self._path = path
+        with self._readable():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             connection = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
             path.chmod(0o600)
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
             self._db = Database(connection)
             self._db.executescript(_SCHEMA)
-        except sqlite3.Error as error:
-            raise RehearsalError(
-                f"the ledger of boxes {path} can't be opened: {error}",
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError, ValueError, KeyError, TypeError) as error:
+            raise LedgerError(
+                f"the ledger of boxes {self._path} can't be used: {error}",
                 hint="it is the only list of what may be running: move it aside only after a look for boxes by hand",
             ) from error
 
     def intend(self, request: Request, driver: str) -> Row:
         """Write down that a box is about to be asked for."""
         now = datetime.now(UTC)
-        self._db.table("boxes").insert(
-            {
-                "box_id": request.box_id,
-                "driver": driver,
-                "state": "intended",
-                "target": request.target,
-                "keys": str(request.keys),
-                "kept": int(request.keep),
-                "pid": os.getpid(),
-                "created_at": now.isoformat(timespec="seconds"),
-                "expires_at": (now + timedelta(seconds=request.ttl_s)).isoformat(timespec="seconds"),
-            }
-        )
-        self._log(request.box_id, "intended")
+        with self._readable(), self._alone():
+            self._db.table("boxes").insert(
+                {
+                    "box_id": request.box_id,
+                    "driver": driver,
+                    "state": "intended",
+                    "target": request.target,
+                    "keys": str(request.keys),
+                    "kept": int(request.keep),
+                    "pid": os.getpid(),
+                    "created_at": now.isoformat(timespec="seconds"),
+                    "expires_at": (now + timedelta(seconds=request.ttl_s)).isoformat(timespec="seconds"),
+                }
+            )
+            self._log(request.box_id, "intended")
         return self.row(request.box_id)
 
     def move(self, box_id: str, state: str, **facts: Any) -> Row:
         """Write the next state, and facts that belong to it (`address`, `python`, `run_id`, `evidence`)."""
         if isinstance(facts.get("address"), Address):
             facts["address"] = json.dumps(facts["address"].to_json())
-        with self._alone():
+        with self._readable(), self._alone():
             before = self.row(box_id).state
             if state not in MOVES[before]:
                 raise UsageError(
@@ -146,20 +157,24 @@ class Ledger:
 
     def row(self, box_id: str) -> Row:
         """One box; UsageError where the ledger has none of that name."""
-        try:
-            return _row(self._db.table("boxes").get(box_id))
-        except NotFoundError as error:
-            raise UsageError(f"there is no box {box_id} in the ledger", hint="`invoke boxes` lists them") from error
+        with self._readable():
+            try:
+                return _row(self._db.table("boxes").get(box_id))
+            except NotFoundError as error:
+                raise UsageError(f"there is no box {box_id} in the ledger", hint="`invoke boxes` lists them") from error
 
     def rows(self, *, alive_only: bool = False) -> list[Row]:
         """All boxes, the oldest first; or only those that are not shown to be gone."""
         where = f"state != '{GONE}'" if alive_only else "1"
-        return [_row(values) for values in self._db.table("boxes").rows_where(where, order_by="created_at, box_id")]
+        with self._readable():
+            found = self._db.table("boxes").rows_where(where, order_by="created_at, box_id")
+            return [_row(values) for values in found]
 
     def history(self, box_id: str) -> list[tuple[str, str]]:
         """Every state of a box with its time (UTC, ISO 8601)."""
-        rows = self._db.table("moves").rows_where("box_id = ?", [box_id], order_by="id")
-        return [(row["state"], row["at"]) for row in rows]
+        with self._readable():
+            rows = self._db.table("moves").rows_where("box_id = ?", [box_id], order_by="id")
+            return [(row["state"], row["at"]) for row in rows]
 
     def _log(self, box_id: str, state: str) -> None:
         self._db.table("moves").insert({"box_id": box_id, "state": state, "at": datetime.now(UTC).isoformat()})

@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 from platformdirs import user_cache_path
 
 import rehearsal
-from rehearsal.runner.errors import BoxError
+from rehearsal.runner.errors import BoxError, UsageError
 
 # sniffio: httpcore asks for it four times a request, and its absence costs 0.25 ms each call (measured).
 ROOTS = ("httpx", "sqlite-utils", "sniffio")
@@ -40,18 +40,25 @@ _MAIN = "import sys\nfrom rehearsal.runner.__main__ import main\nsys.exit(main(s
 def payload() -> tuple[Path, str]:
     """The payload's path on this machine and its sha256 (hex); built once for each set of sources, then kept.
 
-    Raises BoxError where a package that it needs is missing or holds a compiled file.
+    Raises BoxError where a package that it needs is missing or holds a compiled file, UsageError where this
+    machine's cache can't be used.
     """
     members = dict(_members())
     listing = "".join(f"{name}\0{_digest(data)}\n" for name, data in sorted(members.items()))
     key = _digest(f"{sys.implementation.cache_tag}\n{listing}".encode())
     target = user_cache_path("rehearsal") / f"payload-{key[:32]}.pyz"
-    if not target.is_file():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_name(f"{target.name}.{os.getpid()}")
-        part.write_bytes(build({**members, **byte_code(members)}))
-        part.replace(target)
-    return target, _digest(target.read_bytes())
+    try:
+        if not target.is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            part = target.with_name(f"{target.name}.{os.getpid()}")
+            part.write_bytes(build({**members, **byte_code(members)}))
+            part.replace(target)
+        return target, _digest(target.read_bytes())
+    except OSError as error:
+        raise UsageError(
+            f"the payload can't be kept in {target.parent}: {error.strerror or error}",
+            hint="set XDG_CACHE_HOME to a folder that can be written to",
+        ) from error
 
 
 def build(members: dict[str, bytes]) -> bytes:

@@ -13,7 +13,7 @@ import logging
 import ssl
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,9 +22,12 @@ import httpx
 
 from rehearsal.boxes import Address
 from rehearsal.boxes.ssh import Link
+from rehearsal.boxes.witness import Overheard
 from rehearsal.runner.errors import LinkError
+from rehearsal.runner.exchange import Endpoint, endpoint
 
-MAX_REQUEST = 4 << 20  # bytes; a ticket of 20 KB is large
+MAX_REQUEST = 64 << 20  # bytes; a ticket of 20 KB is large, and one of 20 MB still is one
+MAX_DRAINED = 2 * MAX_REQUEST  # so much is read of a request that is refused: who is cut off can't read why
 IDLE_S = 3600  # how long the box may keep a connection that it does not use
 CONNECT_S = 10
 _BLOCK = 65536
@@ -32,7 +35,12 @@ _BLOCK = 65536
 for _logger in ("httpx", "httpcore"):
     logging.getLogger(_logger).setLevel(logging.WARNING)
 _PASSED_ON = (b"content-type", b"accept", b"accept-encoding", b"user-agent")
-_PASSED_BACK = ("content-type", "content-encoding", "content-length", "retry-after")
+# Not Content-Length: without it a reply ends with a mark of its own, which is sent after the witness was told.
+_PASSED_BACK = (b"content-type", b"content-encoding", b"retry-after")
+_JSON = [(b"content-type", b"application/json")]
+
+Witness = Callable[[bytes, str], None]
+Headers = list[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True)
@@ -52,12 +60,20 @@ class Target:
 class Relay:
     """A relay to one target for one box, over an SSH connection of its own. A context manager.
 
-    `errors` counts what went wrong towards the model, by kind, for the laptop's messages.
+    `witness` is told of every reply that passed whole with status 200: the body of its request, and its text the way
+    a row holds it in `raw_reply` for the shape `api` ('plain' or 'openai-chat'). It is told before the box can have
+    the reply whole, from the relay's threads, several at once. A reply above the provider's cap is not told.
+    `errors` counts what went wrong, by kind, for the laptop's messages.
+
+    Raises UsageError for a URL or a key that no request can carry, LinkError where the box forwards no port.
     """
 
-    def __init__(self, address: Address, target: Target) -> None:
+    def __init__(self, address: Address, target: Target, api: str, witness: Witness) -> None:
         self._address = address
+        endpoint(target.url, target.key)  # refused now or never; not kept, for it shows what it holds
         self._target = target
+        self._api = api
+        self._witness = witness
         self.errors: Counter[str] = Counter()
         self._tls = _tls(target.url)  # one for all clients, and there is a client for each connection
         self._link, self._port = self._opened(0)
@@ -90,15 +106,34 @@ class Relay:
             raise
 
     def _accept(self, channel: Any) -> None:
-        threading.Thread(target=self._serve, args=(channel,), name="relay", daemon=True).start()
+        try:
+            threading.Thread(target=self._serve, args=(channel,), name="relay", daemon=True).start()
+        except RuntimeError as error:  # no more threads; in Paramiko's own thread it would end the whole link
+            self.errors[type(error).__name__] += 1
+            channel.close()
 
     def _serve(self, channel: Any) -> None:
-        channel.settimeout(IDLE_S)
+        try:
+            channel.settimeout(IDLE_S)
+            # Closing the channel sends something too, so it is within what may break.
+            with contextlib.closing(channel), self._client() as client:
+                to = endpoint(self._target.url, self._target.key)
+                exchange = Exchange(channel, client, to, self.errors)
+                exchange.serve(self._target.path, self._api, self._witness)
+        except (OSError, EOFError, h11.ProtocolError):
+            pass  # the box hung up, or talks something else
+        except Exception as error:  # nobody is above to see it, and a traceback on the screen helps nobody
+            self.errors[type(error).__name__] += 1
+
+    def _client(self) -> httpx.Client:
         timeout = httpx.Timeout(self._target.timeout_s, connect=CONNECT_S)
-        client = httpx.Client(trust_env=False, timeout=timeout, verify=self._tls)
-        # Closing the channel sends something too, so it is within what may break.
-        with contextlib.suppress(OSError, EOFError, h11.ProtocolError), contextlib.closing(channel), client:
-            Exchange(channel, client, self._target, self.errors).serve()
+        hooks = {"response": [_forget_location]}
+        return httpx.Client(trust_env=False, timeout=timeout, verify=self._tls, event_hooks=hooks)
+
+
+def _forget_location(response: httpx.Response) -> None:
+    # httpx prepares the next request even when it will not follow; a Location like `urn:x` makes that raise.
+    response.headers.pop("location", None)
 
 
 def _tls(url: str) -> ssl.SSLContext:
@@ -111,62 +146,96 @@ def _tls(url: str) -> ssl.SSLContext:
 class Exchange:
     """One connection of the box: requests in, replies out, until either side ends it."""
 
-    def __init__(self, channel: Any, client: httpx.Client, target: Target, errors: Counter[str]) -> None:
+    def __init__(self, channel: Any, client: httpx.Client, to: Endpoint, errors: Counter[str]) -> None:
         self._channel = channel
         self._client = client
-        self._target = target
+        self._to = to
         self._errors = errors
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=65536)
 
-    def serve(self) -> None:
-        """Answer requests until the connection ends. Raises OSError or h11.ProtocolError where it breaks."""
+    def serve(self, path: str, api: str, witness: Witness) -> None:
+        """Answer requests for `path` until the connection ends. Raises OSError or h11.ProtocolError where it breaks."""
         while True:
             event = self._next()
             if isinstance(event, h11.ConnectionClosed):
                 return
             if isinstance(event, h11.Request):
-                self._answer(event)
+                self._answer(event, path, api, witness)
             if self._http.our_state is h11.MUST_CLOSE or self._http.their_state is h11.MUST_CLOSE:
                 return
             self._http.start_next_cycle()
 
-    def _answer(self, request: h11.Request) -> None:
-        refusal = self._refusal(request)
-        body = b""
-        while isinstance(event := self._next(), h11.Data):
-            body += event.data
-            if len(body) > MAX_REQUEST:
-                refusal, body = (413, "the request is too large"), b""
-                break
+    def _answer(self, request: h11.Request, path: str, api: str, witness: Witness) -> None:
+        body, refusal = self._body(), _refusal(request, path)
+        if len(body) > MAX_REQUEST:
+            refusal = refusal or (413, "the request is too large")
         if refusal is not None:
             self._errors[f"refused_{refusal[0]}"] += 1
-            self._reply(refusal[0], {"content-type": "application/json"}, [_problem(refusal[1])])
+            self._problem(*refusal)
             return
         headers = [(name, value) for name, value in request.headers if name in _PASSED_ON]
-        if self._target.key is not None:
-            headers.append((b"authorization", f"Bearer {self._target.key}".encode()))
         try:
-            with self._client.stream("POST", self._target.url, content=body, headers=headers) as response:
-                passed = {name: response.headers[name] for name in _PASSED_BACK if name in response.headers}
-                self._reply(response.status_code, passed, response.iter_raw())
-        except httpx.HTTPError as error:
+            response = self._ask(headers, body)
+        except (httpx.HTTPError, OSError) as error:
             self._errors[type(error).__name__] += 1
-            if self._http.our_state is not h11.SEND_RESPONSE:
-                raise ConnectionAbortedError from error  # the reply broke off in the middle: so must ours
-            status = 504 if isinstance(error, httpx.TimeoutException) else 502
-            self._reply(status, {"content-type": "application/json"}, [_problem("the model can't be reached")])
+            self._problem(504 if isinstance(error, httpx.TimeoutException) else 502, "the model can't be reached")
+            return
+        with contextlib.closing(response):
+            encoding = response.headers.get("content-encoding", "identity").strip().lower()
+            overheard = Overheard(api, encoding)
+            self._pass_back(response, overheard)
+            if response.status_code == 200 and (text := overheard.text()) is not None:
+                self._tell(witness, body, text)
+            self._send(h11.EndOfMessage())  # what the box waits for: it never knows of a reply before the witness
 
-    def _refusal(self, request: h11.Request) -> tuple[int, str] | None:
-        if request.target.decode("latin-1") != self._target.path:
-            return 403, "this relay forwards to the model's one URL only"
-        if request.method != b"POST":
-            return 405, "this relay forwards POST only"
-        return None
+    def _body(self) -> bytes:
+        """The body of the request; longer than MAX_REQUEST exactly where it is too large, the rest is forgotten."""
+        body = bytearray()
+        size = 0
+        while isinstance(event := self._next(), h11.Data) and size <= MAX_DRAINED:
+            size += len(event.data)
+            body += event.data[: MAX_REQUEST + 1 - len(body)]
+        return bytes(body)
 
-    def _reply(self, status: int, headers: dict[str, str], blocks: Iterator[bytes] | list[bytes]) -> None:
-        self._send(h11.Response(status_code=status, headers=list(headers.items())))
-        for block in blocks:
+    def _ask(self, headers: Headers, body: bytes) -> httpx.Response:
+        """What the model answers, its body still to come. Raises httpx.HTTPError or OSError where it does not."""
+        if "authorization" in self._to.headers:
+            headers.append((b"authorization", self._to.headers["authorization"].encode()))
+        # Not `client.build_request`: it would send the cookies that an earlier answer set.
+        request = httpx.Request("POST", self._to.url, headers=headers, content=body)
+        response = self._client.send(request, stream=True, auth=None, follow_redirects=False)
+        if response.status_code < 200:
+            response.close()
+            raise httpx.RemoteProtocolError("the model wants to go on in another protocol")
+        return response
+
+    def _pass_back(self, response: httpx.Response, overheard: Overheard) -> None:
+        """All of the answer but its end."""
+        headers = [(name, value) for name, value in response.headers.raw if name.lower() in _PASSED_BACK]
+        self._send(h11.Response(status_code=response.status_code, headers=list(filter(_can_be_sent, headers))))
+        for block in self._blocks(response):
+            overheard.add(block)
             self._send(h11.Data(data=block))
+
+    def _tell(self, witness: Witness, body: bytes, text: str) -> None:
+        """Where the witness can't be told, an OSError of the laptop's disk among the causes, the box gets no reply."""
+        try:
+            witness(body, text)
+        except Exception as error:
+            self._errors[type(error).__name__] += 1
+            raise ConnectionAbortedError from error
+
+    def _blocks(self, response: httpx.Response) -> Iterator[bytes]:
+        """The body as it comes; where it breaks off, so must what the box gets: ConnectionAbortedError."""
+        try:
+            yield from response.iter_raw()
+        except (httpx.HTTPError, OSError) as error:
+            self._errors[type(error).__name__] += 1
+            raise ConnectionAbortedError from error
+
+    def _problem(self, status: int, words: str) -> None:
+        self._send(h11.Response(status_code=status, headers=_JSON))
+        self._send(h11.Data(data=json.dumps({"error": f"rehearsal relay: {words}"}).encode()))
         self._send(h11.EndOfMessage())
 
     def _send(self, event: Any) -> None:
@@ -182,5 +251,17 @@ class Exchange:
         return event
 
 
-def _problem(words: str) -> bytes:
-    return json.dumps({"error": f"rehearsal relay: {words}"}).encode()
+def _refusal(request: h11.Request, path: str) -> tuple[int, str] | None:
+    if request.target.decode("latin-1") != path:
+        return 403, "this relay forwards to the model's one URL only"
+    if request.method != b"POST":
+        return 405, "this relay forwards POST only"
+    return None
+
+
+def _can_be_sent(header: tuple[bytes, bytes]) -> bool:
+    try:
+        h11.Response(status_code=200, headers=[header])
+    except h11.ProtocolError:
+        return False
+    return True

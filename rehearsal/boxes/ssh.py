@@ -2,14 +2,15 @@
 
 What Fabric and Paramiko do by default and must not do here (each measured): accept any host key, forward the
 agent when the user's configuration says so, offer every key of the agent, drain standard input, decode output by
-the block, wait for an hour. So a Link pins the host's key, offers one identity, gives every remote command its own
-standard input, keeps output as bytes, and bounds every wait.
+the block, wait for an hour, print tracebacks. So a Link pins the host's key, offers one identity, gives every
+remote command its own standard input, keeps output as bytes, and bounds every wait and every answer.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import logging
 import os
 import secrets
 import shlex
@@ -33,9 +34,20 @@ COMMAND_S = 30  # for a remote command that only looks or moves a little
 KEEPALIVE_S = 2  # with USER_TIMEOUT_MS a dead peer is noticed in about 10 s (measured: 10.5)
 USER_TIMEOUT_MS = 8000
 TAIL = 400  # characters of a failed command's standard error that its message carries
+ANSWER = 64 << 20  # bytes that a remote command may print, and as many to standard error
+NOISE = 1 << 20  # bytes that log-in files may print before
 _BLOCK = 65536
+# Python shows on standard error what a logger without a handler is told, and Paramiko tells its own whole tracebacks.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+
+_CAT = """\
+[ -e "$1" ] || { echo "$1: No such file" >&2; exit 66; }
+[ -f "$1" ] && [ ! -h "$1" ] || { echo "$1: not a regular file" >&2; exit 66; }
+cat -- "$1"
+"""
 
 Handler = Callable[[Any], None]
+Take = Callable[[bytes], object]
 
 
 class KeyRefused(LinkError):
@@ -89,41 +101,62 @@ class Link:
         key = self._connection.transport.get_remote_server_key()
         return f"{key.get_name()} {key.get_base64()}"
 
-    def script(self, text: str, *arguments: str, timeout: float = COMMAND_S, check: bool = True) -> Answer:
+    def script(
+        self, text: str, *arguments: str, timeout: float = COMMAND_S, check: bool = True, limit: int = ANSWER
+    ) -> Answer:
         """Run a POSIX shell script on the box, with `$1`, `$2`, … from `arguments`.
 
         Script and arguments travel over standard input to `sh -s`, so that no login shell's quoting and no
         process list sees them; a random marker frames the answer, so that a chatty login file does no harm.
-        Raises BoxError where it fails (unless `check` is off) or takes longer than `timeout` seconds.
+        Raises BoxError where it fails (unless `check` is off) or prints more than `limit` bytes, LinkError where it
+        takes longer than `timeout` seconds.
         """
+        output = bytearray()
+        errors, code = self._framed(text, arguments, output.extend, limit, timeout)
+        if check and code != 0:
+            raise BoxError(f"{self._where}: a command ended with {code}: {_tail(errors) or 'no output'}")
+        return Answer(bytes(output), errors, code)
+
+    def _framed(self, text: str, arguments: tuple[str, ...], take: Take, limit: int, timeout: float) -> tuple[str, int]:
+        """Run a script as `script` says and give `take` its output, block by block; its errors and exit code."""
         mark = secrets.token_hex(16)
         quoted = " ".join(shlex.quote(argument) for argument in arguments)
         # In two halves, so that something which only echoes its input does not look like a shell.
         program = (
             f"main() {{\n{text}\n}}\nprintf '%s%s\\n' {mark[:16]} {mark[16:]}\nmain {quoted} </dev/null\nexit $?\n"
         )
-        answer = self._execute("sh -s", [program.encode()], timeout)
-        _, found, output = answer.output.partition(mark.encode() + b"\n")
-        if not found:
-            raise BoxError(f"{self._where}: no POSIX shell answered: {_tail(answer.errors) or 'no output'}")
-        answer = Answer(output, answer.errors, answer.code)
-        if check and answer.code != 0:
-            raise BoxError(f"{self._where}: a command ended with {answer.code}: {_tail(answer.errors) or 'no output'}")
-        return answer
+        frame = _Frame(mark.encode() + b"\n", _Limited(f"{self._where} answered", take, limit))
+        errors, code = self._execute("sh -s", [program.encode()], frame, timeout)
+        if not frame.begun:
+            raise BoxError(f"{self._where}: no POSIX shell answered: {_tail(errors) or 'no output'}")
+        return errors, code
 
     def send(self, program: str, argument: str, chunks: Iterable[bytes], *, timeout: float) -> None:
         """Feed `chunks` to the standard input of `sh -c PROGRAM sh ARGUMENT`.
 
         `program` is one line without quotes, backslashes or `!`, the same in every login shell.
         """
-        answer = self._execute(f"sh -c '{program}' sh {shlex.quote(argument)}", chunks, timeout)
-        if answer.code != 0:
-            raise BoxError(f"{self._where}: the upload ended with {answer.code}: {_tail(answer.errors)}")
+        unheard = _Limited(f"{self._where} answered an upload", lambda _block: None, NOISE)
+        errors, code = self._execute(f"sh -c '{program}' sh {shlex.quote(argument)}", chunks, unheard, timeout)
+        if code != 0:
+            raise BoxError(f"{self._where}: the upload ended with {code}: {_tail(errors)}")
 
-    def fetch(self, path: str, target: IO[bytes], *, timeout: float) -> None:
-        """Write the bytes of the box's file `path` to `target`."""
-        answer = self.script('cat -- "$1"', path, timeout=timeout)
-        target.write(answer.output)
+    def fetch(self, path: str, target: IO[bytes], *, limit: int, timeout: float) -> None:
+        """Write the bytes of the box's regular file `path` to `target` as they come.
+
+        Raises BoxError where there is no such file, where it has more than `limit` bytes, and where `target` can't
+        take them; LinkError after `timeout` seconds.
+        """
+
+        def keep(block: bytes) -> None:
+            try:
+                target.write(block)
+            except OSError as error:
+                raise BoxError(f"{path} can't be kept on this machine: {error.strerror or error}") from error
+
+        errors, code = self._framed(_CAT, (path,), keep, limit, timeout)
+        if code != 0:
+            raise BoxError(f"{self._where}: a file can't be fetched: {_tail(errors) or f'exit code {code}'}")
 
     def forward(self, port: int, handler: Handler) -> int:
         """Let the box connect to its own 127.0.0.1:`port` (0: any) and give each connection to `handler`; the port.
@@ -188,7 +221,12 @@ class Link:
             ) from error
         except paramiko.AuthenticationException as error:
             raise KeyRefused(f"{self._where} refuses the key: {error}", hint=f"offered: {address.identity}") from error
-        except (paramiko.SSHException, OSError, EOFError) as error:
+        except (paramiko.SSHException, OSError, EOFError, ValueError) as error:
+            if not _greeted(connection):
+                raise LinkError(
+                    f"{self._where} can't be reached: no SSH banner came within {CONNECT_S:g} s",
+                    hint="is that the port of an SSH server, and does its machine keep up?",
+                ) from error
             raise LinkError(f"{self._where} can't be reached: {error or type(error).__name__}") from error
         connection.transport.set_keepalive(KEEPALIVE_S)
         return connection
@@ -230,7 +268,13 @@ class Link:
             theirs.close()
         return ours
 
-    def _execute(self, command: str, stdin: Iterable[bytes], timeout: float) -> Answer:
+    def _execute(self, command: str, stdin: Iterable[bytes], take: Take, timeout: float) -> tuple[str, int]:
+        """Run `command` and give `take` its output, block by block; its standard error and exit code.
+
+        What `take` raises ends the command's channel at once.
+        """
+        words = bytearray()
+        hear = _Limited(f"{self._where} complained", words.extend, ANSWER)
         deadline = time.monotonic() + timeout
         try:
             channel = self._connection.transport.open_session(timeout=CONNECT_S)
@@ -239,14 +283,14 @@ class Link:
                 channel.exec_command(command)
                 # Both streams share one window, so both are read at once: unread errors would hold up the output.
                 with ThreadPoolExecutor(1) as reading:
-                    words = reading.submit(_all, channel.recv_stderr, channel, deadline)
+                    complaints = reading.submit(_all, channel.recv_stderr, channel, hear, deadline)
                     # A command that ends early (a full disk) stops reading: its own words say why, so go on to them.
                     with contextlib.suppress(OSError):
                         for chunk in stdin:
                             channel.sendall(chunk)
                         channel.shutdown_write()
-                    output = _all(channel.recv, channel, deadline)
-                    errors = words.result()
+                    _all(channel.recv, channel, take, deadline)
+                    complaints.result()
                 if not channel.status_event.wait(max(0.0, deadline - time.monotonic())):
                     raise TimeoutError
                 code = channel.exit_status
@@ -257,7 +301,45 @@ class Link:
             raise LinkError(f"{self._where}: the connection was lost: {error or type(error).__name__}") from error
         if code < 0 and not self.alive:
             raise LinkError(f"{self._where}: the connection was lost")
-        return Answer(output, errors.decode(errors="backslashreplace"), code)
+        return words.decode(errors="backslashreplace"), code
+
+
+class _Limited:
+    """Passes blocks on to `take`, up to `limit` bytes; BoxError, which begins with `who`, beyond."""
+
+    def __init__(self, who: str, take: Take, limit: int) -> None:
+        self._who = who
+        self._take = take
+        self._limit = limit
+        self._left = limit
+
+    def __call__(self, block: bytes) -> None:
+        self._left -= len(block)
+        if self._left < 0:
+            raise BoxError(f"{self._who} with more than the {self._limit} bytes that are allowed")
+        self._take(block)
+
+
+class _Frame:
+    """Passes on to `take` what comes after `mark`; BoxError where more than NOISE bytes come before it."""
+
+    def __init__(self, mark: bytes, take: _Limited) -> None:
+        self.begun = False
+        self._mark = mark
+        self._take = take
+        self._before = bytearray()
+
+    def __call__(self, block: bytes) -> None:
+        if self.begun:
+            self._take(block)
+            return
+        self._before += block
+        _, found, rest = self._before.partition(self._mark)
+        if found:
+            self.begun = True
+            self._take(bytes(rest))
+        elif len(self._before) > NOISE:
+            raise BoxError(f"no POSIX shell answered, but something that printed more than {NOISE} bytes")
 
 
 class _Prompt(socket.socket):
@@ -271,15 +353,30 @@ class _Prompt(socket.socket):
         return received
 
 
-def _all(receive: Callable[[int], bytes], channel: Any, deadline: float) -> bytes:
-    """All that a channel's stream gives until its end; TimeoutError at `deadline` (monotonic seconds)."""
-    blocks: list[bytes] = []
+def _all(receive: Callable[[int], bytes], channel: Any, take: Take, deadline: float) -> None:
+    """Give `take` all of a channel's stream until its end; TimeoutError at `deadline` (monotonic seconds).
+
+    Where `take` raises, the channel is closed at once, which also ends who reads its other stream.
+    """
     while True:
-        channel.settimeout(max(0.01, deadline - time.monotonic()))
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        channel.settimeout(left)
         block = receive(_BLOCK)
         if not block:
-            return b"".join(blocks)
-        blocks.append(block)
+            return
+        try:
+            take(block)
+        except BaseException:
+            channel.close()
+            raise
+
+
+def _greeted(connection: Connection) -> bool:
+    """Whether the other side has shown an SSH banner."""
+    transport = connection.client.get_transport()
+    return transport is not None and bool(transport.remote_version)
 
 
 def _pin(client: Any, address: Address) -> None:

@@ -107,6 +107,10 @@ def _rows(connection: sqlite3.Connection, path: Path, plan: Plan) -> list[Row]:
         raise VoidRun(f"{path} is damaged")
     if _schema(connection) != _runners_schema():
         raise VoidRun(f"{path} holds something else than the two tables that the runner makes")
+    foreign = "SELECT count(*) FROM eval_runs WHERE run_id IS NOT ? OR template_version IS NOT ?"
+    runs = connection.execute("SELECT count(*) FROM runs").fetchone()[0]
+    if runs != 1 or connection.execute(foreign, (plan.run_id, plan.template_version)).fetchone()[0]:
+        raise VoidRun(f"{path} holds rows of another run or template than {plan.run_id} of {plan.template_version}")
     query = f"SELECT {', '.join(_COLUMNS)} FROM eval_runs WHERE run_id = ? ORDER BY id"  # noqa: S608  (constants)
     rows = [_checked(Row(*values), path) for values in connection.execute(query, (plan.run_id,))]
     _check_mark(connection, path, plan, [row for row in rows if row.attempt == 0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,6 +14,7 @@ from rehearsal.runner.errors import VoidRun
 from rehearsal.runner.plan import Plan
 from rehearsal.runner.template import Template
 from rehearsal.runner.verdict import ERROR, FAIL, PASS, Finding, Verdict, judge, seal_findings, whole_verdict
+from rehearsal.runner.wire import request_body
 
 GREEN, RED, NONE = "green", "red", "none"
 
@@ -52,11 +55,19 @@ class Judgement:
     fixtures: tuple[FixtureResult, ...]
 
 
-def judge_again(artifact: Artifact, plan: Plan, template: Template, fixtures: Mapping[str, Fixture]) -> Judgement:
+def judge_again(
+    artifact: Artifact,
+    plan: Plan,
+    template: Template,
+    fixtures: Mapping[str, Fixture],
+    witnessed: Counter[str] | None = None,
+) -> Judgement:
     """Judge every stored reply again and hold the rows against the plan.
 
     Green is computed, never read: it is green exactly when every expected attempt is there once, and passed.
-    Raises VoidRun where a row is not in the plan, or says something else than this judgement.
+    `witnessed` counts what passed through the laptop's own relay, as `exchange_digest` names it; None where the box
+    reached the model directly, and nobody else saw. Raises VoidRun where a row is not in the plan, says something
+    else than this judgement, or passed with a reply that the model never gave to that prompt.
     """
     expected = {(entry.id, number) for entry, number in plan.attempts()}
     verdicts: dict[tuple[str, int], Verdict] = {}
@@ -67,12 +78,42 @@ def judge_again(artifact: Artifact, plan: Plan, template: Template, fixtures: Ma
                 f"run {plan.run_id} has a row for {row.fixture_id} attempt {row.attempt}, which was not planned"
             )
         verdicts[key] = _again(row, fixtures[row.fixture_id], template)
+    if witnessed is not None:
+        _check_witness(artifact, plan, template, fixtures, witnessed)
     verdict, reason = _whole(verdicts, plan)
     _check_seal(artifact, plan, verdicts)
     outcomes = [found.outcome for found in verdicts.values()]
     counts = Counts(plan.expected, outcomes.count(PASS), outcomes.count(FAIL), outcomes.count(ERROR))
     results = tuple(_result(entry.id, plan.repeat, verdicts) for entry in plan.entries)
     return Judgement(verdict, reason, counts, results)
+
+
+def exchange_digest(request: bytes, reply: str) -> str:
+    """One call to the model: sha256 of the request's body and of the reply's text (hex, both)."""
+    return f"{hashlib.sha256(request).hexdigest()} {hashlib.sha256(reply.encode()).hexdigest()}"
+
+
+def _check_witness(
+    artifact: Artifact, plan: Plan, template: Template, fixtures: Mapping[str, Fixture], witnessed: Counter[str]
+) -> None:
+    """Each reply that passed was given by the model to exactly that prompt; with a team's own seam, only as many."""
+    passed = [row for row in artifact.attempts if row.outcome == PASS]
+    if plan.seam is not None:
+        if len(passed) > witnessed.total():
+            raise VoidRun(
+                f"run {plan.run_id} has {len(passed)} passes, and the model was asked {witnessed.total()} times"
+            )
+        return
+    left = Counter(witnessed)
+    for row in passed:
+        prompt = template.render(fixtures[row.fixture_id].ticket_body)
+        call = exchange_digest(request_body(prompt, template.settings), row.raw_reply or "")
+        left[call] -= 1
+        if left[call] < 0:
+            raise VoidRun(
+                f"{row.fixture_id} attempt {row.attempt}: the model never gave this reply to this prompt",
+                hint="do not believe this box; run it again on another one",
+            )
 
 
 def _again(row: Row, fixture: Fixture, template: Template) -> Verdict:

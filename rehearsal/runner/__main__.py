@@ -96,6 +96,7 @@ def run(directory: Path) -> int:
     from rehearsal.runner.loop import Events
     from rehearsal.runner.loop import run as run_plan
 
+    sys.dont_write_bytecode = True  # a team's seam is imported from the run's folder, which holds what was sent
     with Events(directory / EVENTS_NAME) as events:
         events.write(
             "start",

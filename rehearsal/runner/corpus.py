@@ -100,6 +100,9 @@ def load(folder: Path, template_version: str) -> Corpus:
         for path in _left_out(folder)
     ]
     for path in sorted(folder.glob("*.json")):
+        if not path.name.isprintable():
+            issues.append(Issue(repr(str(path)), "", "has a name that not every machine can hold: use printable UTF-8"))
+            continue
         if not path.is_file():
             issues.append(Issue(str(path), "", "is not a regular file"))
             continue

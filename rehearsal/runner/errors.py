@@ -9,8 +9,9 @@
     │   ├── LinkError              3   the connection to the box failed
     │   ├── ModelError             3   the model's endpoint failed
     │   └── VoidRun                3   the run is complete and must not be believed
-    ├── TeardownIncomplete         4   something may be left; the message names it
-    └── Interrupted              130   Ctrl-C, SIGTERM, SIGHUP
+    └── TeardownIncomplete         4   something may be left; the message names it
+
+    Interrupted                  130   Ctrl-C, SIGTERM, SIGHUP: a KeyboardInterrupt, so no `except Exception` takes it
 
 A message is lower case without a full stop and names the thing it concerns; the remedy is a separate hint.
 """
@@ -95,7 +96,18 @@ class TeardownIncomplete(RehearsalError):
     exit_code = 4
 
 
-class Interrupted(RehearsalError):
-    """The user, or the system, asked to stop; tear-down has run."""
+class Interrupted(KeyboardInterrupt):
+    """The user, or the system, asked to stop.
+
+    No Exception: on its way to the tear-down it passes through code, ours and others', that survives any Exception.
+    """
 
     exit_code = 130
+    hint = ""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+Failure = RehearsalError | Interrupted  # what ends a task early, with a message, a hint and an exit code

@@ -191,6 +191,9 @@ def from_plan(prompts: Path, version: str, settings: Mapping[str, Any]) -> Templ
 
 def _read(path: Path, issues: list[Issue]) -> bytes | None:
     try:
+        if path.exists() and not path.is_file():
+            issues.append(Issue(str(path), "", "is not a regular file"))
+            return None
         return path.read_bytes()
     except FileNotFoundError:
         issues.append(Issue(str(path), "", "does not exist"))

@@ -21,6 +21,8 @@ from rehearsal.runner.strict_json import Json, NotStrictJson, parse
 
 PASS, FAIL, ERROR = "pass", "fail", "error"
 
+MAX_REPLY = 1 << 20  # bytes; the provider stops reading there, and nobody's word for it is taken
+
 # The gravest first: a promise outweighs a missing key, and anything measured outweighs what was not.
 GRAVITY = (
     "forbidden",
@@ -162,7 +164,11 @@ def _source(name: str) -> bytes | None:
 
 
 def _shape(fixture: Fixture, completion: Completion, reply: str) -> tuple[list[Finding], Json]:
-    if completion.finish_reason == "too_large":
+    if (
+        completion.finish_reason == "too_large"
+        or len(reply) > MAX_REPLY
+        or len(reply.encode(errors="replace")) > MAX_REPLY
+    ):
         return [Finding("reply_too_large")], None
     if is_blank(reply):
         return [Finding("reply_empty")], None

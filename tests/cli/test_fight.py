@@ -95,3 +95,44 @@ def test_two_boxes_need_a_name(project: Project) -> None:
     assert second in done.errors
     assert project.invoke("teardown", "--box-id", first).code == 0
     assert [row["box_id"] for row in project.boxes()] == [second]
+
+
+def test_a_void_run_stays_void_when_it_is_pulled(project: Project) -> None:
+    made = project.invoke("provision", "--json").json["box"]
+    with project.model(answer(200, DRAFT)):
+        project.invoke("sync")
+        (row,) = project.boxes()
+        if row["isolation"] == "sealed":
+            folder = Path(row["address"]["socket"]).parent / "home" / "run" / "run"
+        else:
+            folder = Path(row["address"]["directory"]) / "run"
+        (folder / "SECRETS.txt").write_text("left by somebody")
+        done = project.invoke("run")
+        assert (done.code, "SECRETS.txt was not sent" in plain(done.errors)) == (3, True), done.errors
+        pulled = project.invoke("pull", "--json")
+    assert (pulled.code, pulled.json["verdict"]) == (3, "none")
+    evidence = Path(row["evidence"])
+    assert not (evidence / "eval_runs.db").exists()
+    assert "SECRETS.txt" in (evidence / "teardown.json").read_text()
+    assert made["id"] == row["box_id"]
+
+
+def test_a_box_that_is_gone_is_not_up(project: Project) -> None:
+    made = project.invoke("provision", "--json").json["box"]["id"]
+    project.invoke("teardown")
+    done = project.invoke("sync", "--box-id", made, env={"MODEL_URL": "http://127.0.0.1:9/"})
+    assert (done.code, f"box {made} is not up: it is gone" in plain(done.errors)) == (2, True)
+    assert "still up" not in done.output
+
+
+def test_a_refused_sync_leaves_the_run_alone(project: Project) -> None:
+    project.invoke("provision")
+    with project.model(slow(0.3)) as model:
+        project.invoke("sync", "--repeat", "4", "--concurrency", "1")
+        process = project.start("run")
+        assert eventually(lambda: len(model.asked) > 2)
+        refused = project.invoke("sync")
+        assert (refused.code, "a run is going on" in plain(refused.errors)) == (3, True), refused.errors
+        output, errors = process.communicate()
+        assert process.returncode == 0, output + errors
+        assert project.invoke("pull").code == 0

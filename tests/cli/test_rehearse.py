@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import pty
 import re
 import signal
 import sqlite3
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +22,11 @@ from tests.cli.project import INVOKE, Project, eventually, finish, plain, reply,
 from tests.contract.misbehaving import DRAFT, answer, endless, hang_up, in_turn
 
 GREEN, RED, USAGE, NO_VERDICT, LEFT, INTERRUPTED = 0, 1, 2, 3, 4, 130
+# Starts a program as the one that a terminal belongs to, so that closing the terminal hangs it up.
+LOG_IN = (
+    "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
 PROMISE = "Good news: a refund has been issued to your card."
 
 
@@ -331,3 +339,75 @@ def test_a_traceback_only_with_debug(project: Project) -> None:
     assert "Traceback" not in plainly.errors
     assert "Traceback" in debugging.errors
     assert (plainly.code, debugging.code) == (USAGE, USAGE)
+
+
+@pytest.mark.parametrize(
+    "text", ["rehearsal: [1, 2]", "rehearsal: foo", "- a", "a: [", "rehearsal: {repeat: [1]}", "rehearsal: {nope: 1}"]
+)
+def test_a_configuration_that_is_none_is_a_usage_error(project: Project, text: str) -> None:
+    (project.folder / "invoke.yaml").write_text(text)
+    done = project.invoke("rehearse", "--json", env={"MODEL_URL": "http://127.0.0.1:9/"})
+    assert (done.code, done.json["exit_code"]) == (USAGE, USAGE), done.errors
+    assert "Traceback" not in done.errors
+
+
+def test_a_terminal_that_is_closed_is_no_reason_to_leave_the_box_up(project: Project) -> None:
+    with project.model(slow(0.5)) as model:
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            [sys.executable, "-c", LOG_IN, str(INVOKE), "rehearse", "--repeat", "100", "--concurrency", "1"],
+            cwd=project.folder,
+            env={**os.environ, **project.environment},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        assert eventually(lambda: len(model.asked) > 2)
+        os.close(ours)
+        assert process.wait(30) == INTERRUPTED
+    assert project.boxes() == []
+    assert traces(project) == []
+
+
+def test_a_reader_that_goes_away_changes_nothing(project: Project) -> None:
+    with project.model(answer(200, DRAFT)):
+        process = project.start("rehearse")
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(60) == GREEN
+    assert project.boxes() == []
+    process.stderr.close() if process.stderr else None
+
+
+def test_a_locked_ledger_is_no_reason_to_leave_the_box_up(project: Project) -> None:
+    with project.model(slow(0.5)) as model:
+        process = project.start("rehearse", "--json", "--repeat", "100", "--concurrency", "1")
+        assert eventually(lambda: len(model.asked) > 2)
+        ledger = Path(os.environ["XDG_STATE_HOME"], "rehearsal", "ledger.db")
+        with contextlib.closing(sqlite3.connect(ledger, isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            process.send_signal(signal.SIGINT)
+            done = finish(process, 90)
+    assert done.code == LEFT
+    assert "the ledger of boxes" in done.errors
+    assert done.json["box"]["state"] == "gone"
+    assert project.invoke("cleanup").code == GREEN
+    assert traces(project) == []
+
+
+def test_a_teams_own_seam_is_sent_and_asked(project: Project) -> None:
+    (project.folder / "seam.py").write_text(
+        "import json, os, urllib.request\n\n"
+        "def ask(prompt):\n"
+        "    body = json.dumps({'prompt': prompt}).encode()\n"
+        "    request = urllib.request.Request(os.environ['MODEL_URL'], body, {'Content-Type': 'application/json'})\n"
+        "    with urllib.request.urlopen(request) as reply:\n"
+        "        return json.loads(reply.read())\n"
+    )
+    project.configure(seam="seam.py:ask")
+    with project.model(answer(200, DRAFT)) as model:
+        done = project.invoke("rehearse", "--json")
+    assert (done.code, done.json["verdict"]) == (GREEN, "green"), done.errors
+    assert len(model.asked) == 3
+    assert json.loads((done.evidence / "plan.json").read_text())["seam"]["function"] == "ask"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import http.client
 import json
 import logging
@@ -13,15 +14,19 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
-from rehearsal.boxes.relay import MAX_REQUEST, Relay, Target
-from rehearsal.runner.errors import LinkError
+from rehearsal.boxes.relay import MAX_REQUEST, Relay, Target, Witness, _can_be_sent
+from rehearsal.boxes.witness import Overheard
+from rehearsal.runner.errors import LinkError, UsageError
+from rehearsal.runner.exchange import MAX_BODY_BYTES
+from rehearsal.runner.provider import complete
+from rehearsal.runner.template import Settings
 from tests.cli.project import eventually
 from tests.contract import misbehaving as bad
 from tests.contract.misbehaving import DRAFT, Asked, Server, answer, serve
@@ -47,8 +52,17 @@ def own_host(tmp_path: Path) -> Iterator[Sshd]:
 
 
 @contextmanager
-def relayed(host: Sshd, model: Server, *, key: str | None = None, timeout_s: float = 20) -> Iterator[Relay]:
-    with Relay(host.address(), Target(model.url, key, timeout_s)) as relay:
+def relayed(
+    host: Sshd,
+    model: Server,
+    *,
+    url: str = "",
+    key: str | None = None,
+    timeout_s: float = 20,
+    api: str = "plain",
+    witness: Witness = lambda _request, _reply: None,
+) -> Iterator[Relay]:
+    with Relay(host.address(), Target(url or model.url, key, timeout_s), api, witness) as relay:
         yield relay
 
 
@@ -159,7 +173,7 @@ def test_status_type_encoding_and_retry_after_come_back_and_no_other_header(thro
     relay, _ = through(answer(429, DRAFT, headers))
     got = post(relay)
     assert (got.status_code, got.headers["retry-after"], got.content) == (429, "3", DRAFT)
-    assert set(got.headers) <= {"content-type", "content-length", "content-encoding", "retry-after", "date", "server"}
+    assert set(got.headers) <= {"content-type", "content-encoding", "transfer-encoding", "retry-after"}
 
 
 def test_a_zipped_answer_stays_zipped(through: Through) -> None:
@@ -200,7 +214,7 @@ def test_without_a_key_none_is_sent_whatever_the_box_says(through: Through) -> N
 def test_user_password_and_query_are_added_here_only(host: Sshd) -> None:
     with serve(answer(200, DRAFT)) as model:
         url = model.url.replace("://", "://user:pa55@") + "?api-version=1&token=t0ken"
-        with Relay(host.address(), Target(url, None, 20)) as relay:
+        with relayed(host, model, url=url) as relay:
             assert relay.url == f"http://127.0.0.1:{port(relay)}/v1/reply"
             assert post(relay).status_code == 200
         (asked,) = model.asked
@@ -211,14 +225,14 @@ def test_user_password_and_query_are_added_here_only(host: Sshd) -> None:
 def test_escapes_in_the_path_stay_as_they_are(host: Sshd) -> None:
     with serve(answer(200, DRAFT)) as model:
         url = model.url.replace("/v1/reply", "/deployments/a%20b%2Fc/chat")
-        with Relay(host.address(), Target(url, None, 20)) as relay:
+        with relayed(host, model, url=url) as relay:
             assert post(relay).status_code == 200
         assert model.asked[0].target == "/deployments/a%20b%2Fc/chat"
 
 
 def test_a_url_without_a_path(host: Sshd) -> None:
     with serve(answer(200, DRAFT)) as model:
-        with Relay(host.address(), Target(f"http://127.0.0.1:{model.port}", None, 20)) as relay:
+        with relayed(host, model, url=f"http://127.0.0.1:{model.port}") as relay:
             assert post(relay).status_code == 200
         assert model.asked[0].target == "/"
 
@@ -231,7 +245,7 @@ def test_no_key_and_no_url_is_ever_logged_or_shown(host: Sshd, caplog: pytest.Lo
     for where in (url, None):
         with serve(answer(200, DRAFT)) as up:
             target = Target(where or up.url.replace("://", "://user:pa55@") + "?token=t0ken", KEY, 20)
-            with Relay(host.address(), target) as relay:
+            with Relay(host.address(), target, "plain", lambda _request, _reply: None) as relay:
                 post(relay)
                 shown = f"{relay!r} {relay.__dict__} {target!r} {dict(relay.errors)}"
         for secret in ("pa55", "t0ken", KEY):
@@ -437,6 +451,207 @@ def test_a_model_that_keeps_closing_is_reached_again(through: Through) -> None:
     connection.close()
 
 
+# What a hostile model sends
+
+
+def test_no_cookie_of_the_models_comes_back_to_it(through: Through) -> None:
+    relay, model = through(answer(200, DRAFT, {"Set-Cookie": "ticket=1; Path=/"}))
+    connection = http.client.HTTPConnection("127.0.0.1", port(relay), timeout=20)
+    for _ in range(2):
+        connection.request("POST", "/v1/reply", "x")
+        assert connection.getresponse().read() == DRAFT
+    connection.close()
+    assert model.connections == 1
+    assert ["cookie" in asked.headers for asked in model.asked] == [False, False]
+
+
+def test_a_key_wins_over_user_and_password(host: Sshd) -> None:
+    """As in the provider on a box that reaches the model itself."""
+    with serve(answer(200, DRAFT)) as model:
+        with relayed(host, model, url=model.url.replace("://", "://user:pa55@"), key=KEY) as relay:
+            assert post(relay).status_code == 200
+        assert model.asked[0].headers["authorization"] == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize(("url", "key"), [("http://127.0.0.1:1/", "two\nlines"), ("ftp://127.0.0.1/", None)])
+def test_what_no_request_can_carry_is_refused_before_there_is_a_link(host: Sshd, url: str, key: str | None) -> None:
+    with pytest.raises(UsageError, match="the model's"):
+        Relay(host.address(), Target(url, key, 20), "plain", lambda _request, _reply: None)
+
+
+@pytest.mark.parametrize("location", ["urn:x", "http://[", "//", "http://\xff/"])
+def test_a_location_of_any_kind_is_dropped(through: Through, location: str) -> None:
+    relay, _ = through(answer(302, DRAFT, {"Location": location}))
+    got = post(relay)
+    assert (got.status_code, got.content) == (302, DRAFT)
+    assert "location" not in got.headers
+    assert not relay.errors
+
+
+def test_headers_that_are_no_ascii_pass_as_they_are(through: Through) -> None:
+    relay, _ = through(answer(200, DRAFT, {"Content-Type": "text/plain; name=\u00e9", "Retry-After": "\u4e09"}))
+    got = post(relay)
+    assert (got.status_code, got.content) == (200, DRAFT)
+    raw_headers = {name.lower(): value for name, value in got.headers.raw}
+    assert raw_headers[b"content-type"] == "text/plain; name=\u00e9".encode()
+    assert raw_headers[b"retry-after"] == "\u4e09".encode()
+    assert not relay.errors
+
+
+def test_a_header_that_can_not_be_sent_is_dropped() -> None:
+    assert _can_be_sent((b"content-type", b"\xff"))
+    assert not _can_be_sent((b"retry-after", b"a\nb"))
+
+
+def test_an_answer_in_another_protocol_is_a_502(through: Through) -> None:
+    relay, _ = through(bad.raw(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"))
+    assert post(relay).status_code == 502
+    assert relay.errors == {"RemoteProtocolError": 1}
+
+
+@pytest.mark.parametrize("unexpected", [LookupError, OSError, ValueError])
+def test_nothing_unexpected_prints_a_traceback(
+    through: Through,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    unexpected: type[Exception],
+) -> None:
+    """Whatever it is, it ends that one connection and is counted."""
+
+    def witness(_request: bytes, _reply: str) -> None:
+        raise unexpected("the disk of the laptop, say")
+
+    escaped: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", escaped.append)
+    relay, _ = through(answer(200, DRAFT), witness=witness)
+    with pytest.raises(httpx.RemoteProtocolError):
+        post(relay)
+    assert eventually(lambda: relay.errors == {unexpected.__name__: 1})
+    assert escaped == []
+    assert capfd.readouterr().err == ""
+
+
+def test_a_defect_of_the_relays_own_prints_no_traceback_either(
+    through: Through, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> None:
+        raise RecursionError
+
+    monkeypatch.setattr(Overheard, "add", broken)
+    relay, _ = through(answer(200, DRAFT))
+    with pytest.raises(httpx.RemoteProtocolError):
+        post(relay)
+    assert eventually(lambda: relay.errors == {"RecursionError": 1})
+    assert capfd.readouterr().err == ""
+
+
+def test_the_client_of_a_request_that_is_too_large_can_read_why(through: Through) -> None:
+    """And the connection still serves: the body was read to its end."""
+    relay, model = through(answer(200, DRAFT))
+    with httpx.Client(trust_env=False, timeout=60, verify=NO_TLS) as client:
+        got = client.post(relay.url, content=bytes(MAX_REQUEST + 1))
+        assert (got.status_code, got.json()) == (413, {"error": "rehearsal relay: the request is too large"})
+        assert client.post(relay.url, content=b"{}").status_code == 200
+    assert [asked.body for asked in model.asked] == [b"{}"]
+
+
+def test_an_endless_answer_is_cut_and_the_model_is_left_at_once(through: Through) -> None:
+    left = threading.Event()
+
+    async def behave(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        try:
+            await bad.endless(asked, writer)
+        except ConnectionError:
+            left.set()
+            raise
+
+    told: list[str] = []
+    relay, _ = through(behave, witness=lambda _request, reply: told.append(reply))
+    with socket.create_connection(("127.0.0.1", port(relay)), 20) as stream:
+        stream.sendall(b"POST /v1/reply HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+        got = b"".join(stream.recv(65536) for _ in range(50))
+    assert left.wait(20)
+    assert got.startswith(b"HTTP/1.1 200 ")
+    assert b"\r\n0\r\n\r\n" not in got
+    assert told == []
+
+
+# The witness
+
+CHAT = json.dumps(bad.chat("hello \u00e9 \ud83d\ude00")).encode()
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "api"),
+    [
+        (answer(200, DRAFT), "plain"),
+        (answer(200, b""), "plain"),
+        (answer(200, b"\xff\xed\xa0\x80 no UTF-8"), "plain"),
+        (bad.zipped(), "plain"),
+        (answer(200, CHAT), "openai-chat"),
+        (bad.zipped(CHAT), "openai-chat"),
+        (bad.answer_json(bad.chat(None)), "openai-chat"),
+        (bad.answer_json(bad.chat("\ud800")), "openai-chat"),
+        (bad.raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"), "plain"),
+        (answer(200, b"x" * MAX_BODY_BYTES), "plain"),
+    ],
+    ids=["plain", "empty", "bytes", "gzip", "chat", "chat in gzip", "null", "surrogate", "chunks", "at the cap"],
+)
+def test_the_witness_is_told_what_the_provider_makes_of_it(
+    through: Through, behaviour: bad.Behaviour, api: str
+) -> None:
+    """The very provider of the box, asking through the relay, against what was told meanwhile."""
+    told: list[tuple[bytes, str]] = []
+    relay, model = through(behaviour, api=api, witness=lambda request, reply: told.append((request, reply)))
+
+    found = asyncio.run(complete("a ticket", Settings(api=api, timeout_s=20), url=relay.url))
+    assert found.error is None
+    assert told == [(model.asked[0].body, found.raw_reply)]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "api"),
+    [
+        (answer(500, DRAFT), "plain"),
+        (answer(201, DRAFT), "plain"),
+        (bad.close_mid_body, "plain"),
+        (bad.close_mid_chunk, "plain"),
+        (answer(200, DRAFT), "openai-chat"),
+        (answer(200, b"[" * 100_000), "openai-chat"),
+        (answer(200, b"no gzip", {"Content-Encoding": "gzip"}), "plain"),
+        (answer(200, gzip.compress(DRAFT)[:-4], {"Content-Encoding": "gzip"}), "plain"),
+        (answer(200, DRAFT, {"Content-Encoding": "br"}), "plain"),
+        (answer(200, b"x" * (MAX_BODY_BYTES + 1)), "plain"),
+        (bad.bomb(20), "plain"),
+    ],
+    ids=["500", "201", "cut", "cut chunk", "no envelope", "deep", "no gzip", "cut gzip", "br", "above the cap", "bomb"],
+)
+def test_the_witness_is_not_told_of_what_is_no_reply(through: Through, behaviour: bad.Behaviour, api: str) -> None:
+    told: list[str] = []
+    relay, model = through(behaviour, api=api, witness=lambda _request, reply: told.append(reply))
+    request = b"POST /v1/reply HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    assert raw(relay, request).startswith(b"HTTP/1.1 ")
+    assert len(model.asked) == 1
+    assert told == []
+
+
+def test_the_witness_knows_of_a_reply_before_the_box_has_it(through: Through) -> None:
+    may_go_on = threading.Event()
+
+    def witness(_request: bytes, _reply: str) -> None:
+        assert may_go_on.wait(20)
+
+    relay, _ = through(answer(200, DRAFT), witness=witness)
+    with httpx.Client(trust_env=False, timeout=20, verify=NO_TLS) as client, client.stream("POST", relay.url) as got:
+        blocks = got.iter_raw()
+        assert next(blocks) == DRAFT
+        with ThreadPoolExecutor(1) as pool:
+            rest = pool.submit(lambda: list(blocks))
+            assert wait([rest], timeout=0.2).not_done, "complete for the box while the witness was still being told"
+            may_go_on.set()
+            assert rest.result(20) == []
+
+
 # The connection to the box
 
 
@@ -444,7 +659,7 @@ def test_a_host_that_forwards_nothing_leaves_no_link(tmp_path: Path) -> None:
     before = threading.active_count()
     with Sshd(tmp_path / "sshd", options=["AllowTcpForwarding no"]) as sshd, serve(answer(200, DRAFT)) as model:
         with pytest.raises(LinkError, match="refuses to forward"):
-            Relay(sshd.address(), Target(model.url, None, 20))
+            Relay(sshd.address(), Target(model.url, None, 20), "plain", lambda _request, _reply: None)
         for thread in threading.enumerate():
             if type(thread).__module__.startswith("paramiko"):
                 thread.join(20)
@@ -498,7 +713,7 @@ logging.basicConfig(level=logging.DEBUG)
 from rehearsal.boxes import Address
 from rehearsal.boxes.relay import Relay, Target
 address, url = json.loads(sys.stdin.readline())
-with Relay(Address.from_json(address), Target(url, None, 5)) as relay:
+with Relay(Address.from_json(address), Target(url, None, 5), "plain", lambda _request, _reply: None) as relay:
     print(relay.url, flush=True)
     sys.stdin.readline()
 """

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from rehearsal.boxes import Address, Presence, Record, Request
+from rehearsal.boxes import box as box_module
 from rehearsal.boxes.box import Box
 from rehearsal.boxes.host import Host
 from rehearsal.boxes.ssh import Link
@@ -311,5 +312,101 @@ def test_a_box_that_was_not_provisioned_runs_nothing(host: Sshd, box: Box) -> No
 def test_an_answer_that_is_no_json_is_the_boxes_fault(box: Box) -> None:
     box.put_run([("plan.json", b"{}")])
     box.python = "/bin/echo"
-    with pytest.raises(BoxError, match="something else than JSON"):
+    with pytest.raises(BoxError, match="something else than a JSON object"):
         box.snapshot("0" * 64, io.BytesIO())
+
+
+DEEP = "[" * 200_000
+
+
+@pytest.mark.parametrize("answer", [DEEP, "[]", "7", '"word"', "NaN", '{"a": 1, "a": 2}', "\xff", ""])
+def test_whatever_a_payload_command_prints_is_a_box_error(box: Box, tmp_path: Path, answer: str) -> None:
+    box.put_run([("plan.json", b"{}")])
+    box.python = liar(tmp_path, answer)
+    for command in (lambda: box.inspect("0" * 64), lambda: box.snapshot("0" * 64, io.BytesIO())):
+        with pytest.raises(BoxError, match="something else than a JSON object"):
+            command()
+
+
+@pytest.mark.parametrize("size", ["-1", "true", "1.0", '"9"', "null", str(box_module.MAX_SNAPSHOT + 1), "[[]]"])
+def test_a_snapshot_must_state_a_size(box: Box, tmp_path: Path, size: str) -> None:
+    box.put_run([("plan.json", b"{}")])
+    box.python = liar(tmp_path, f'{{"sha256": "0", "bytes": {size}}}')
+    with pytest.raises(BoxError, match="states no size"):
+        box.snapshot("0" * 64, io.BytesIO())
+
+
+def test_a_snapshot_is_no_longer_than_stated_and_no_device(box: Box, tmp_path: Path) -> None:
+    box.put_run([("plan.json", b"{}")])
+    box.python = liar(tmp_path, '{"sha256": "0", "bytes": 1000}')
+    copy = Path(box.run_directory, "eval_runs.snapshot.db")
+    copy.symlink_to("/dev/zero")
+    with pytest.raises(BoxError, match="not a regular file"):
+        box.snapshot("0" * 64, io.BytesIO())
+    copy.unlink()
+    copy.write_bytes(bytes(1001))
+    with pytest.raises(BoxError, match="more than the 1000 bytes"):
+        box.snapshot("0" * 64, io.BytesIO())
+    copy.write_bytes(bytes(1000))
+    back = io.BytesIO()
+    assert box.snapshot("0" * 64, back) == {"sha256": "0", "bytes": 1000}
+    assert back.getvalue() == bytes(1000)
+
+
+@pytest.mark.parametrize("answer", ["started", "", "1 2", "-1", "1_0", "\u0661", "1" * 5000])
+def test_a_start_that_names_no_process_is_a_box_error(box: Box, tmp_path: Path, answer: str) -> None:
+    box.put_run([("plan.json", b"{}")])
+    box.python = liar(tmp_path, answer)
+    with pytest.raises(BoxError, match="something else than a process id"):
+        box.start("0" * 64, "http://127.0.0.1:1/")
+
+
+def test_events_that_are_nonsense_are_left_out(box: Box) -> None:
+    box.put_run([("plan.json", b"{}")])
+    lines = [b"[" * 60_000, b"[]", b"\xff", b"NaN", b'{"event": "end"}', b"", b'{"a": 1e999}']
+    Path(box.run_directory, "events.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    progress = box.follow(0)
+    assert progress.events == ({"event": "end"},)
+    assert progress.offset == sum(map(len, lines)) + len(lines)
+
+
+@pytest.mark.parametrize("end", [b"\n", b""])
+def test_an_event_without_end_is_a_box_error(box: Box, end: bytes) -> None:
+    box.put_run([("plan.json", b"{}")])
+    Path(box.run_directory, "events.jsonl").write_bytes(b"{}\n" + b"x" * (box_module.MAX_EVENT + 1) + end)
+    with pytest.raises(BoxError, match="a line longer than"):
+        box.follow(0)
+
+
+def test_events_without_end_are_a_box_error(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(box_module, "MAX_EVENTS", 30)
+    box.put_run([("plan.json", b"{}")])
+    log = Path(box.run_directory, "events.jsonl")
+    log.write_bytes(b"{}\n" * 10)
+    offset = box.follow(0).offset
+    with log.open("ab") as more:
+        more.write(b"{}\n")
+    with pytest.raises(BoxError, match="event log is longer"):
+        box.follow(offset)
+
+
+def test_logs_and_events_are_read_from_regular_files_only(box: Box) -> None:
+    box.put_run([("plan.json", b"{}")])
+    log, events = Path(box.run_directory, "run.log"), Path(box.run_directory, "events.jsonl")
+    assert (box.logs(), box.log_tail(), box.follow(0).events) == ("", "", ())
+    log.write_text("a traceback\n")
+    events.write_text('{"event": "end"}\n')
+    assert (box.logs(), box.log_tail()) == ('a traceback\n{"event": "end"}\n', "a traceback")
+    for file in (log, events):
+        file.unlink()
+        file.symlink_to("/dev/zero")
+    assert (box.logs(), box.log_tail(), box.follow(0).events) == ("", "", ())
+
+
+def liar(folder: Path, answer: str) -> str:
+    """A Python that prints this, whatever it is told to run."""
+    (folder / "answer").write_bytes(answer.encode("latin-1" if answer == "\xff" else "utf-8"))
+    path = folder / "python"
+    path.write_text(f"#!/bin/sh\ncat '{folder}/answer'\n")
+    path.chmod(0o755)
+    return str(path)

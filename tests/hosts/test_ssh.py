@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
+import json
 import os
 import signal
+import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -351,7 +355,7 @@ def test_twenty_megabytes_go_up_and_come_back(host: Sshd, link: Link) -> None:
     path = f"{host.home}/a file with 'quotes'"
     link.send('cat > "$1"', path, (data[i : i + 65536] for i in range(0, len(data), 65536)), timeout=60)
     back = io.BytesIO()
-    link.fetch(path, back, timeout=60)
+    link.fetch(path, back, limit=30_000_000, timeout=60)
     Path(path).unlink()
     assert hashlib.sha256(back.getvalue()).digest() == hashlib.sha256(data).digest()
 
@@ -363,7 +367,57 @@ def test_an_upload_that_fails_says_why_at_once(host: Sshd, link: Link) -> None:
 
 def test_a_file_that_is_not_there_is_a_box_error(host: Sshd, link: Link) -> None:
     with pytest.raises(BoxError, match="No such file"):
-        link.fetch(f"{host.home}/none", io.BytesIO(), timeout=10)
+        link.fetch(f"{host.home}/none", io.BytesIO(), limit=30_000_000, timeout=10)
+
+
+def test_what_is_no_regular_file_is_not_read(host: Sshd, link: Link, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "link", tmp_path / "pipe", tmp_path, Path("/dev/zero")):
+        with pytest.raises(BoxError, match="not a regular file"):
+            link.fetch(str(path), io.BytesIO(), limit=1000, timeout=10)
+    assert link.alive
+
+
+def test_a_file_comes_up_to_its_limit_and_not_a_byte_beyond(host: Sshd, link: Link, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(bytes(5_000_000))
+    back = io.BytesIO()
+    link.fetch(str(file), back, limit=5_000_000, timeout=30)
+    assert len(back.getvalue()) == 5_000_000
+    back = io.BytesIO()
+    with pytest.raises(BoxError, match="more than the 4999999 bytes"):
+        link.fetch(str(file), back, limit=4_999_999, timeout=30)
+    assert len(back.getvalue()) <= 4_999_999
+    assert link.script("echo in").text == "in\n"
+
+
+def test_a_target_that_is_full_is_not_taken_for_a_lost_connection(host: Sshd, link: Link, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(100_000))
+    with open("/dev/full", "wb", buffering=0) as full, pytest.raises(BoxError, match="can't be kept on this machine"):
+        link.fetch(str(tmp_path / "file"), full, limit=100_000, timeout=30)
+    assert link.alive
+
+
+@pytest.mark.parametrize("stream", ["&1", "&2"])
+def test_an_answer_without_end_is_cut_at_its_limit(
+    host: Sshd, link: Link, monkeypatch: pytest.MonkeyPatch, stream: str
+) -> None:
+    monkeypatch.setattr(ssh, "ANSWER", 3_000_000)
+    with pytest.raises(BoxError, match="more than the 3000000 bytes"):
+        link.script(f"cat /dev/zero >{stream}", timeout=60, limit=3_000_000)
+    assert link.script("echo in").text == "in\n"
+
+
+def test_a_login_that_never_stops_talking_is_cut(new_host: NewHost) -> None:
+    sshd = new_host(options=["ForceCommand cat /dev/zero"])
+    with Link(sshd.address()) as link, pytest.raises(BoxError, match="no POSIX shell answered"):
+        link.script("echo in", timeout=60)
+
+
+def test_an_upload_that_is_answered_without_end_is_cut(host: Sshd, link: Link) -> None:
+    with pytest.raises(BoxError, match="answered an upload with more"):
+        link.send("cat /dev/zero", "", [b"x"], timeout=60)
 
 
 def test_a_host_without_sftp_is_as_good_as_any(host: Sshd, link: Link) -> None:
@@ -379,7 +433,7 @@ def test_a_host_without_sftp_is_as_good_as_any(host: Sshd, link: Link) -> None:
         client.open_sftp()
     link.send('cat > "$1"', f"{host.home}/file", [b"here"], timeout=10)
     back = io.BytesIO()
-    link.fetch(f"{host.home}/file", back, timeout=10)
+    link.fetch(f"{host.home}/file", back, limit=30_000_000, timeout=10)
     assert back.getvalue() == b"here"
 
 
@@ -398,7 +452,7 @@ def test_a_chatty_login_file_does_no_harm(new_host: NewHost) -> None:
         data = os.urandom(300_000)
         link.send('cat > "$1"', f"{sshd.home}/file", [data], timeout=10)
         back = io.BytesIO()
-        link.fetch(f"{sshd.home}/file", back, timeout=10)
+        link.fetch(f"{sshd.home}/file", back, limit=30_000_000, timeout=10)
         assert back.getvalue() == data
 
 
@@ -474,12 +528,63 @@ def test_a_name_that_does_not_exist(host: Sshd) -> None:
         Link(host.address(host="no-such-host.invalid"))
 
 
-def test_a_peer_that_is_no_ssh_server_is_given_up(host: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
-    import socket
+def test_a_peer_that_says_nothing_is_given_up_in_one_sentence(host: Sshd) -> None:
+    """In a process of its own, for pytest gives every logger a handler: without one, tracebacks went to the screen."""
+    program = (
+        "import json, sys\n"
+        "from rehearsal.boxes import Address, ssh\n"
+        "from rehearsal.runner.errors import LinkError\n"
+        "ssh.CONNECT_S = 0.5\n"
+        "try:\n"
+        "    ssh.Link(Address.from_json(json.load(sys.stdin)))\n"
+        "except LinkError as error:\n"
+        "    print(error.message, error.hint, sep='\\n')\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = host.address(port=mute.getsockname()[1]).to_json()
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            input=json.dumps(address),
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    message, hint = done.stdout.splitlines()
+    assert message.endswith("no SSH banner came within 0.5 s")
+    assert "SSH server" in hint
+    assert done.stderr == ""
 
+
+@pytest.mark.parametrize(
+    "greeting",
+    [
+        b"220 mail.example ESMTP\r\n" * 200,
+        b"SSH-2.0-x\r\n\xff\xff\xff\xff" + bytes(100),
+        b"SSH-1.0-x\r\n",
+        b"SSH-2.0-x\r\n\0\0\0\x0c\x0a\x14" + bytes(10),
+        b"\xff\xfe\r\n",
+    ],
+    ids=["mail", "huge packet", "version 1", "short offer", "bytes"],
+)
+def test_a_peer_that_talks_nonsense_is_a_link_error(
+    host: Sshd, monkeypatch: pytest.MonkeyPatch, greeting: bytes
+) -> None:
     monkeypatch.setattr(ssh, "CONNECT_S", 0.5)
-    with socket.create_server(("127.0.0.1", 0)) as mute, pytest.raises(LinkError):
-        Link(host.address(port=mute.getsockname()[1]))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def talk() -> None:
+            stream, _ = listener.accept()
+            with stream, contextlib.suppress(OSError):
+                stream.sendall(greeting)
+                while stream.recv(65536):
+                    pass
+
+        peer = threading.Thread(target=talk)
+        peer.start()
+        with pytest.raises(LinkError, match="can't be reached"):
+            Link(host.address(port=listener.getsockname()[1]))
+        peer.join()
 
 
 def test_a_command_that_hangs_is_given_up(host: Sshd) -> None:

@@ -13,7 +13,7 @@ from rehearsal.evidence.artifact import newest, read
 from rehearsal.runner.errors import VoidRun
 from rehearsal.runner.plan import Plan
 from rehearsal.runner.store import DB_NAME
-from tests.unit.runs import BAD, GOOD, judged, lay_out, replied, stored
+from tests.unit.runs import BAD, GOOD, lay_out, replied, stored
 
 
 @pytest.fixture
@@ -166,11 +166,20 @@ def test_the_run_of_another_plan_is_not_this_one(tmp_path: Path, red: Path) -> N
         read(red, lay_out(tmp_path, run_id="run-2"))
 
 
-def test_an_older_run_beside_it_changes_nothing(tmp_path: Path, plan: Plan, red: Path) -> None:
+def test_another_run_beside_it_is_refused(tmp_path: Path, plan: Plan, red: Path) -> None:
     later = lay_out(tmp_path, run_id="run-2")
     pulled = stored(tmp_path, later, [replied(), replied()])
-    assert judged(tmp_path, later, pulled).verdict == "green"
-    with closing(sqlite3.connect(pulled)) as connection:
-        assert newest(connection, "reply-v3") == (1, None)
-    with pytest.raises(VoidRun, match="newer than the seal"):
-        read(pulled, plan)
+    for run in (later, plan):
+        with pytest.raises(VoidRun, match="rows of another run or template"):
+            read(pulled, run)
+
+
+def test_a_forged_green_of_another_template_is_refused(tmp_path: Path, plan: Plan, red: Path) -> None:
+    with closing(sqlite3.connect(red)) as connection:
+        connection.execute(
+            "INSERT INTO eval_runs (fixture_id, template_version, prompt_hash, passed, created_at, run_id, attempt,"
+            " outcome, findings_json) VALUES ('corpus', 'reply-v2', 'x', 1, 'now', 'forged', 0, 'pass', '[]')"
+        )
+        connection.commit()
+    with pytest.raises(VoidRun, match="rows of another run or template"):
+        read(red, plan)

@@ -18,7 +18,12 @@ def test_the_drawing_is_the_tree() -> None:
         return [kind, *(found for child in kind.__subclasses__() for found in below(child))]
 
     here = {kind.__name__: kind.exit_code for kind in below(RehearsalError) if kind.__module__ == errors.__name__}
+    here |= {"Interrupted": errors.Interrupted.exit_code}
     assert {name: code for name, code in here.items() if name != "RehearsalError"} == tree()
+
+
+def test_an_interrupt_is_swallowed_by_nothing_that_survives_exceptions() -> None:
+    assert not issubclass(errors.Interrupted, Exception)
 
 
 def test_no_verdict_is_never_the_exit_code_of_a_measured_red_or_a_green() -> None:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import base64
 import hashlib
 from typing import Any
 
 import pytest
 
-from rehearsal.boxes.exposure import CANARY_NAME, WRITTEN_BY_THE_RUN, Exposure, examine, in_bytes
+from rehearsal.boxes.exposure import CANARY_NAME, WRITTEN_BY_THE_RUN, Exposure, examine, in_text
 from rehearsal.runner.__main__ import EVENTS_NAME, LOCK_NAME, LOG_NAME, PID_NAME, SNAPSHOT_NAME
 from rehearsal.runner.store import DB_NAME
 
@@ -85,6 +86,19 @@ def test_a_report_that_makes_no_sense_is_looked_through_all_the_same(report: Any
     examine({}, [report], allowed=ALLOWED, synced=SYNCED, secrets=SECRETS)
 
 
-def test_bytes_are_looked_through_for_values() -> None:
-    assert in_bytes("eval_runs.db", b"..sesame-open..", SECRETS) == ["eval_runs.db holds the value of MODEL_KEY"]
-    assert in_bytes("eval_runs.db", b"..sesame..", SECRETS) == []
+KEY = "sk/open+sesame=&1"
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        KEY,
+        KEY.replace("/", "\\/"),
+        "sk%2Fopen%2Bsesame%3D%261",
+        "sk/open+sesame=&amp;1",
+        base64.b64encode(KEY.encode()).decode(),
+    ],
+)
+def test_a_value_is_found_as_the_usual_encodings_have_it(spelled: str) -> None:
+    assert in_text("a row", f"..{spelled}..", {"MODEL_KEY": KEY}) == ["a row holds the value of MODEL_KEY"]
+    assert in_text("a row", f"..{spelled[:-3]}..", {"MODEL_KEY": KEY}) == []

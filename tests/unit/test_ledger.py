@@ -113,7 +113,7 @@ def test_it_lies_in_the_users_state_folder_and_is_the_users_own(home: Path) -> N
 
 def test_a_ledger_that_can_not_be_read_stops_everything(tmp_path: Path) -> None:
     (tmp_path / "ledger.db").write_bytes(b"no database" * 100)
-    with pytest.raises(RehearsalError, match=r"ledger\.db can't be opened") as caught:
+    with pytest.raises(RehearsalError, match=r"ledger\.db can't be used") as caught:
         Ledger(tmp_path / "ledger.db")
     assert "look for boxes by hand" in caught.value.hint
 

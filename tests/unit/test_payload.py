@@ -12,7 +12,7 @@ import pytest
 import rehearsal
 from rehearsal.boxes import payload as module
 from rehearsal.boxes.payload import build, payload
-from rehearsal.runner.errors import BoxError
+from rehearsal.runner.errors import BoxError, UsageError
 
 
 @pytest.fixture
@@ -98,3 +98,16 @@ def test_a_package_with_native_code_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(module, "ROOTS", ("cryptography",))
     with pytest.raises(BoxError, match="holds the compiled file"):
         payload.__wrapped__()
+
+
+@pytest.mark.parametrize("kind", ["a file", "below a file", "a device's folder"])
+def test_a_cache_that_can_not_be_used_is_the_callers_to_mend(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
+) -> None:
+    (tmp_path / "file").touch()
+    cache = {"a file": tmp_path / "file", "below a file": tmp_path / "file" / "more", "a device's folder": "/proc/self"}
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache[kind]))
+    with pytest.raises(UsageError, match="the payload can't be kept in") as caught:
+        payload.__wrapped__()
+    assert str(cache[kind]) in caught.value.message
+    assert "XDG_CACHE_HOME" in caught.value.hint

@@ -56,7 +56,8 @@ def test_every_exit_code() -> None:
     def classes(kind: type[errors.RehearsalError]) -> set[type[errors.RehearsalError]]:
         return {kind}.union(*(classes(child) for child in kind.__subclasses__()))
 
-    codes = {str(kind.exit_code) for kind in classes(errors.RehearsalError)} | {"0"}
+    codes = {str(kind.exit_code) for kind in classes(errors.RehearsalError)}
+    codes |= {str(errors.Interrupted.exit_code), "0"}
     assert {code for code, _ in tables()["exit code"]} == codes
 
 
