@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
 import tempfile
+from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rehearsal.evidence.artifact import Row, findings, newest, read
+from rehearsal.evidence.judgement import Judgement, exchange_digest, judge_again
 from rehearsal.runner.errors import VoidRun
-from tests.unit.runs import BAD, GOOD, judged, lay_out, replied, stored
+from rehearsal.runner.plan import Plan, Seam
+from rehearsal.runner.verdict import policy_hash
+from rehearsal.runner.wire import request_body
+from tests.unit.runs import BAD, GOOD, judged, lay_out, loaded, replied, stored
 
 completions = st.sampled_from(
     [
@@ -146,3 +153,55 @@ def test_findings_that_can_not_be_read_are_none(tmp_path: Path, stored_text: str
     assert [item["reason"] for item in findings(row)] == ["forbidden:refund has been issued"]
     assert findings(Row(**{**row.__dict__, "findings_json": stored_text})) == []
     assert json.loads(row.output_json or "") == json.loads(BAD)
+
+
+def seen_by_the_relay(folder: Path, plan: Plan, *replies: str) -> Counter[str]:
+    """What the relay noted where the model gave these replies to the fixtures' prompts, one after the other."""
+    template, fixtures = loaded(folder, plan)
+    bodies = [
+        request_body(template.render(fixtures[entry.id].ticket_body), template.settings) for entry, _ in plan.attempts()
+    ]
+    return Counter(exchange_digest(body, reply) for body, reply in zip(bodies, replies, strict=False))
+
+
+def judged_by(folder: Path, plan: Plan, witnessed: Counter[str]) -> Judgement:
+    pulled = stored(folder, plan, [replied(), replied()])
+    return judge_again(read(pulled, plan), plan, *loaded(folder, plan), witnessed)
+
+
+def test_replies_that_the_relay_saw_are_believed(tmp_path: Path) -> None:
+    plan = lay_out(tmp_path)
+    assert judged_by(tmp_path, plan, seen_by_the_relay(tmp_path, plan, GOOD, GOOD)).verdict == "green"
+
+
+@pytest.mark.parametrize("given", [(), (GOOD,), (GOOD, GOOD + " "), (GOOD, BAD)])
+def test_a_reply_that_the_model_never_gave_to_this_prompt_voids_the_run(tmp_path: Path, given: tuple[str, ...]) -> None:
+    plan = lay_out(tmp_path)
+    with pytest.raises(VoidRun, match=r"T-[12] attempt 1: the model never gave"):
+        judged_by(tmp_path, plan, seen_by_the_relay(tmp_path, plan, *given))
+
+
+def test_a_reply_to_another_prompt_does_not_count(tmp_path: Path) -> None:
+    plan = lay_out(tmp_path)
+    harmless = exchange_digest(b'{"prompt": "say something harmless"}', GOOD)
+    with pytest.raises(VoidRun, match="the model never gave this reply to this prompt"):
+        judged_by(tmp_path, plan, Counter({harmless: 2}))
+
+
+def test_with_a_seam_there_are_no_more_passes_than_calls(tmp_path: Path) -> None:
+    seam = tmp_path / "seam.py"
+    seam.write_text("def ask(prompt): ...\n")
+    digest = hashlib.sha256(seam.read_bytes()).hexdigest()
+    plan = replace(lay_out(tmp_path), seam=Seam("seam.py", "ask", digest), policy_hash=policy_hash(digest))
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    with pytest.raises(VoidRun, match="has 2 passes, and the model was asked 1 times"):
+        judged_by(tmp_path, plan, Counter({"any call": 1}))
+    (tmp_path / "eval_runs.db").unlink()
+    assert judged_by(tmp_path, plan, Counter({"any call": 2})).verdict == "green"
+
+
+def test_a_reply_over_the_cap_is_too_large_whoever_says_otherwise(tmp_path: Path) -> None:
+    plan = lay_out(tmp_path, 1)
+    padded = GOOD[:-1] + " " * (1 << 20) + "}"
+    found = judged(tmp_path, plan, stored(tmp_path, plan, [replied(padded)]))
+    assert (found.verdict, found.reason) == ("red", "reply_too_large")
