@@ -17,7 +17,14 @@ from typing import Any, TextIO, cast
 
 from rich import box
 from rich.console import Console as Rich
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -31,6 +38,7 @@ STYLES = {
     "error": "yellow",
     "none": "yellow",
 }
+PIPE_WIDTH = 140  # columns of a table where nobody has a terminal: a log, a file
 # Format characters include the bidi controls, which could show a sentence backwards.
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
@@ -117,10 +125,13 @@ class Console:
         if self._rich.is_terminal:
             self._progress = Progress(
                 TextColumn("{task.description}"),
-                BarColumn(),
+                BarColumn(complete_style="cyan", finished_style="cyan"),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[tally]}"),
+                TimeElapsedColumn(),
+                TextColumn("gone,"),
                 TimeRemainingColumn(),
+                TextColumn("left"),
                 console=self._rich,
                 transient=True,
                 redirect_stdout=False,
@@ -151,8 +162,9 @@ class Console:
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, style_by: int | None = None) -> None:
         """A table; `style_by` is the column whose word colours the row's cell."""
         table = Table(box=box.SIMPLE, show_edge=False, pad_edge=False)
-        for column in columns:
-            table.add_column(column, overflow="fold")
+        for column in columns[:-1]:
+            table.add_column(column, no_wrap=True)  # ids are there to be copied
+        table.add_column(columns[-1], overflow="fold")
         for row in rows:
             cells = [Text(safe(cell)) for cell in row]
             if style_by is not None:
@@ -187,7 +199,8 @@ class Console:
 
 
 def _rich(outlet: Outlet) -> Rich:
-    return Rich(file=cast("TextIO", outlet), highlight=False, soft_wrap=True)
+    width = None if outlet.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
+    return Rich(file=cast("TextIO", outlet), width=width, highlight=False, soft_wrap=True)
 
 
 def _whole(value: object) -> int:

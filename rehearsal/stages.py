@@ -111,11 +111,16 @@ def connected(row: Row) -> Iterator[Session]:
         session.close()
 
 
+def check(settings: Settings) -> None:
+    """UsageError for a kind of box that there is not, before anything is written down."""
+    boxes.driver(settings.box, ssh_config=settings.ssh_config)
+
+
 def ask(settings: Settings, ledger: Ledger) -> Row:
     """Write down that a box will be made, with fresh keys: before anything exists."""
     from rehearsal.boxes.keys import mint
 
-    boxes.driver(settings.box, ssh_config=settings.ssh_config)  # an unknown kind stops here, without a row
+    check(settings)
     box_id = f"box-{random.token_hex(4)}"
     keys = ledger.folder / "boxes" / box_id
     row = ledger.intend(Request(box_id, settings.ttl, settings.keep, keys, settings.host), settings.box)

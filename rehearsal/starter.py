@@ -23,6 +23,13 @@ rehearsal:
 """
 
 
+# What a file of the team's own needs, so that the rest works.
+_ADVICE = {
+    "tasks.py": ": it needs `from rehearsal.tasks import namespace`, or that collection added to its own",
+    ".gitignore": ": it needs the line /.rehearsal/, where tickets and replies will lie",
+}
+
+
 def lay_out(console: Console, folder: Path | None = None) -> int:
     """Write the starter files into `folder` (default: the current one), a line each. Nothing is overwritten."""
     folder = folder or Path.cwd()
@@ -40,7 +47,7 @@ def lay_out(console: Console, folder: Path | None = None) -> int:
             with target.open("xb") as handle:
                 handle.write(content)
         except FileExistsError:
-            console.line(f"kept   {name}, which was there")
+            console.line(f"kept   {name}, which was there{_ADVICE.get(name, '')}")
         except OSError as error:
             raise UsageError(f"{target} can't be written: {error.strerror}") from error
         else:

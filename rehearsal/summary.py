@@ -16,7 +16,11 @@ def opening(plan: Plan) -> str:
     """The first line: what will be run."""
     times = f" × {plan.repeat}" if plan.repeat > 1 else ""
     aside = f" ({plan.set_aside} of other templates set aside)" if plan.set_aside else ""
-    return f"{plan.template_version}: {len(plan.entries)} fixtures{times}{aside}, model {plan.endpoint}"
+    return f"{plan.template_version}: {_fixtures(len(plan.entries))}{times}{aside}, model {plan.endpoint}"
+
+
+def _fixtures(count: int) -> str:
+    return f"{count} fixture{'' if count == 1 else 's'}"
 
 
 def table(judgement: Judgement) -> list[tuple[str, str, str, str]]:
@@ -36,7 +40,7 @@ def conclusion(judgement: Judgement, plan: Plan, evidence: Path) -> str:
     parts += [f"{counts.failed} failed"] if counts.failed else []
     parts += [f"{counts.errors} not measured"] if counts.errors else []
     parts += [f"{counts.missing} missing"] if counts.missing else []
-    parts += [f"{plan.set_aside} fixtures of other templates set aside"] if plan.set_aside else []
+    parts += [f"{_fixtures(plan.set_aside)} of other templates set aside"] if plan.set_aside else []
     return f"{head}: {', '.join(parts)}. Evidence: {evidence}"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -232,6 +233,7 @@ def init(_context: Context) -> int:
 
 def _usage_error(_machine: ParseMachine, message: str) -> NoReturn:
     """Invoke ends with 1 where it can't read the command line, and here 1 means red. It has no hook for that."""
+    message = re.sub(r"<Argument: ([\w-]+)[^>]*>", lambda flag: f"--{flag[1].replace('_', '-')}", message)
     raise Exit(f"error: {message}\nhint: `invoke --list` shows the tasks, `invoke --help TASK` its flags", code=2)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import psutil
+
 from rehearsal import stages
-from rehearsal.boxes.ledger import Row, open_ledger
+from rehearsal.boxes.ledger import GONE, Row, open_ledger
 from rehearsal.console import Console
 from rehearsal.runner.errors import TeardownIncomplete
 from rehearsal.signals import Signals
@@ -53,5 +55,9 @@ def cleanup(console: Console, *, dry_run: bool) -> int:
 
 def _shown(row: Row) -> tuple[str, ...]:
     minutes = row.left_s // 60
-    ends = "-" if row.state == "gone" else (f"in {minutes} min" if minutes >= 0 else "is overdue")
+    ends = f"in {minutes} min" if minutes >= 0 else "is overdue"
+    if row.state == GONE:
+        ends = "-"
+    elif row.driver == "loopback" and not row.kept and not psutil.pid_exists(row.pid):
+        ends = "has ended with its process: invoke cleanup"
     return (row.box_id, row.driver, row.isolation, row.state, row.run_id or "-", ends)

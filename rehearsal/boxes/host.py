@@ -33,7 +33,7 @@ class Host:
         if not resolved.host_keys:
             raise LinkError(
                 f"the host key of {resolved.host}:{resolved.port} is not in known_hosts",
-                hint=f"connect once with `ssh {request.target.partition(':')[0]}` and compare the key's fingerprint",
+                hint=f"look at its fingerprint once: ssh -p {resolved.port} {resolved.user}@{resolved.host}",
             )
         refused: KeyRefused | None = None
         for address in list(_candidates(resolved))[:MOST_KEYS]:

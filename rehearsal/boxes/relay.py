@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import ssl
 import threading
 from collections import Counter
@@ -31,9 +30,6 @@ MAX_DRAINED = 2 * MAX_REQUEST  # so much is read of a request that is refused: w
 IDLE_S = 3600  # how long the box may keep a connection that it does not use
 CONNECT_S = 10
 _BLOCK = 65536
-# At INFO, which `invoke --debug` turns on for all, httpx logs the whole URL, and a URL may carry a credential.
-for _logger in ("httpx", "httpcore"):
-    logging.getLogger(_logger).setLevel(logging.WARNING)
 _PASSED_ON = (b"content-type", b"accept", b"accept-encoding", b"user-agent")
 # Not Content-Length: without it a reply ends with a mark of its own, which is sent after the witness was told.
 _PASSED_BACK = (b"content-type", b"content-encoding", b"retry-after")

@@ -55,8 +55,8 @@ def test_list_and_help_read_well(project: Project) -> None:
         assert re.search(rf"^  {name} ", listed, re.MULTILINE), name
         shown = project.invoke("--help", name).output
         for argument in task.get_arguments():
-            assert argument.help, f"{name} --{argument.name} has no help"
-            assert f"--{argument.name.replace('_', '-')}" in shown
+            flag = f"--{argument.name.replace('_', '-')}"
+            assert re.search(rf"{flag}(=\S+)?\s+\S", shown), f"{name} {flag} has no help"
 
 
 def test_no_box_is_up(project: Project) -> None:

@@ -143,7 +143,7 @@ USAGE_ERRORS = {
     "template": (["rehearse", "--template", "reply-v9"], "reply-v9.txt: does not exist"),
     "fixtures": (["rehearse", "--fixtures", "nowhere"], "nowhere: is not a folder"),
     "box id": (["teardown", "--box-id", "box-0"], "there is no box box-0"),
-    "no box": (["sync"], "0 boxes are up"),
+    "no box": (["sync"], "no box is kept up"),
     "port": (["lab", "--port", "x"], "--port must be a whole number"),
 }
 

@@ -634,6 +634,7 @@ def test_a_peer_that_stops_answering_is_given_up(new_host: NewHost, monkeypatch:
     monkeypatch.setattr(ssh, "CONNECT_S", 1)
     sshd = new_host()
     with Link(sshd.address()) as link:
+        link.script("true")  # by now the process that serves this log-in is there
         assert sshd.signal_connections(signal.SIGSTOP)
         with pytest.raises(LinkError):
             link.script("echo in", timeout=1)

@@ -36,7 +36,7 @@ def test_what_was_set_aside_is_said_first_and_last(tmp_path: Path) -> None:
     opening = summary.opening(plan)
     assert opening == "reply-v3: 2 fixtures × 3 (1 of other templates set aside), model http://127.0.0.1/v1/reply"
     last = summary.conclusion(judgement("green", (6, 6, 0, 0)), plan, WHERE)
-    assert "1 fixtures of other templates set aside" in last
+    assert "1 fixture of other templates set aside" in last
 
 
 def test_the_reason_shows_the_offending_words_in_their_sentence_and_how_many_more() -> None:
