@@ -181,10 +181,10 @@ def verify(plan: Plan, directory: Path) -> Template:
 
 
 def read_fixture(entry: Entry, directory: Path) -> Fixture:
-    """One fixture of the plan, checked against its digest once more as it is read."""
+    """One fixture of the plan, held against its digest once more as it is read; before the plan, it was checked."""
     raw = (directory / "fixtures" / entry.file).read_bytes()
     _same(f"the fixture {entry.id}", hashlib.sha256(raw).hexdigest(), entry.sha256)
-    return Fixture.from_bytes(raw, entry.file)
+    return Fixture.from_bytes(raw, entry.file, known=True)
 
 
 def _sha256(path: Path) -> str:

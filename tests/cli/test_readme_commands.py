@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -84,6 +85,16 @@ def out(tmp_path: Path) -> Mapping[str, str]:
     return {"INVOKE_REHEARSAL_OUT": str(tmp_path / "runs")}
 
 
+@pytest.fixture
+def two_tickets(tmp_path: Path) -> Mapping[str, str]:
+    """Two of the shipped tickets: CI runs all of them with the README's first command."""
+    folder = tmp_path / "two"
+    folder.mkdir()
+    for name in ("T-1842-duplicate-capture.json", "T-1907-chargeback-deadline.json"):
+        shutil.copy(ROOT / "fixtures" / name, folder)
+    return {"INVOKE_REHEARSAL_FIXTURES": str(folder)}
+
+
 def test_the_loosened_prompt_ends_red_as_shown(model: Mapping[str, str], out: Mapping[str, str]) -> None:
     done = run(RED, ROOT, {**model, **out, "COLUMNS": "120"})
     assert done.returncode == 1, done.stderr
@@ -93,9 +104,9 @@ def test_the_loosened_prompt_ends_red_as_shown(model: Mapping[str, str], out: Ma
             assert re.sub(r"model \S+", "", masked(line)) in {re.sub(r"model \S+", "", seen) for seen in lines}
 
 
-def test_the_prompt_fight(model: Mapping[str, str], out: Mapping[str, str]) -> None:
+def test_the_prompt_fight(model: Mapping[str, str], out: Mapping[str, str], two_tickets: Mapping[str, str]) -> None:
     for command in PROMPT_FIGHT:
-        done = run(command, ROOT, {**model, **out})
+        done = run(command, ROOT, {**model, **out, **two_tickets})
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
 
 
@@ -107,7 +118,9 @@ def test_cleaning_up(out: Mapping[str, str]) -> None:
     assert "no box is up" in run(CLEANING_UP[0], ROOT, out).stdout
 
 
-def test_in_a_repository_of_ones_own_from_the_wheel(wheel: Path, model: Mapping[str, str], tmp_path: Path) -> None:
+def test_in_a_repository_of_ones_own_from_the_wheel(
+    wheel: Path, model: Mapping[str, str], two_tickets: Mapping[str, str], tmp_path: Path
+) -> None:
     """The wheel in a fresh environment; its dependencies are those of this one, by a path file."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
     site = next((tmp_path / "venv" / "lib").glob("python*")) / "site-packages"
@@ -120,7 +133,7 @@ def test_in_a_repository_of_ones_own_from_the_wheel(wheel: Path, model: Mapping[
     team = tmp_path / "team"
     team.mkdir()
     (team / "invoke.yaml").write_text("rehearsal: {template: reply-v3, repeat: 1}\n")
-    environment = {**model, "PATH": f"{scripts}:/usr/bin:/bin"}
+    environment = {**model, **two_tickets, "PATH": f"{scripts}:/usr/bin:/bin"}
     for command in OWN_REPOSITORY:
         done = run(command, team, environment)
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
