@@ -88,8 +88,8 @@ def _left_behind(basetemp: str) -> dict[int, str]:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fails the run if a process of the suite's is still there: the kit's promise holds for its tests too."""
     factory = getattr(session.config, "_tmp_path_factory", None)
-    if factory is None or hasattr(session.config, "workerinput") or session.config.getoption("numprocesses", None):
-        return
+    if factory is None or hasattr(session.config, "workerinput"):
+        return  # of several workers, the process that started them looks for all
     basetemp = str(factory.getbasetemp())
     deadline = time.monotonic() + GRACE_S
     while (left := _left_behind(basetemp)) and time.monotonic() < deadline:

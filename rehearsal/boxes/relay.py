@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import ssl
 import threading
 from collections import Counter
@@ -30,6 +31,9 @@ MAX_DRAINED = 2 * MAX_REQUEST  # so much is read of a request that is refused: w
 IDLE_S = 3600  # how long the box may keep a connection that it does not use
 CONNECT_S = 10
 _BLOCK = 65536
+_THREAD = "relay"
+# At INFO, which `invoke --debug` turns on for all, httpx logs the whole URL, and its query may be a credential.
+logging.getLogger("httpx").addFilter(lambda record: record.threadName != _THREAD)
 _PASSED_ON = (b"content-type", b"accept", b"accept-encoding", b"user-agent")
 # Not Content-Length: without it a reply ends with a mark of its own, which is sent after the witness was told.
 _PASSED_BACK = (b"content-type", b"content-encoding", b"retry-after")
@@ -103,7 +107,7 @@ class Relay:
 
     def _accept(self, channel: Any) -> None:
         try:
-            threading.Thread(target=self._serve, args=(channel,), name="relay", daemon=True).start()
+            threading.Thread(target=self._serve, args=(channel,), name=_THREAD, daemon=True).start()
         except RuntimeError as error:  # no more threads; in Paramiko's own thread it would end the whole link
             self.errors[type(error).__name__] += 1
             channel.close()
