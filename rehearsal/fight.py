@@ -74,7 +74,7 @@ def pull(box_id: str | None, console: Console) -> int:
     ledger = open_ledger()
     secrets = laptop_secrets(Model.from_environment(os.environ))
     row = standing(ledger, box_id)
-    if row.run_id is None or row.evidence is None:
+    if row.run_id is None or row.evidence is None or row.state == "synced":
         raise UsageError(f"nothing has run on the box {row.box_id} yet", hint="invoke sync, then invoke run")
     with _staying_up(row, console), stages.connected(row) as session:
         judgement = stages.pull(session, ledger, secrets)

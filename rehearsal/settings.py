@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import ipaddress
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -102,6 +103,9 @@ NAMES = tuple(item.name for item in fields(Settings) if item.name != "usual")
 _WHOLE = {"repeat": 1000, "concurrency": 256, "ttl": LONGEST_TTL_S}
 
 
+_CREDENTIAL = re.compile(r"key|token|sig|secret|pass|pw|code|cred|auth", re.IGNORECASE)
+
+
 def _whole(value: Any, said: str, most: int) -> int:
     text = str(value).strip()
     if (
@@ -185,7 +189,7 @@ class Model:
             user, password = unquote(parts.username or ""), unquote(parts.password)
             found["MODEL_URL's password"] = password
             found["MODEL_URL's log-in"] = base64.b64encode(f"{user}:{password}".encode()).decode().rstrip("=")
-        found |= {f"MODEL_URL's {name}": value for name, value in parse_qsl(parts.query)}
+        found |= {f"MODEL_URL's {name}": value for name, value in parse_qsl(parts.query) if _CREDENTIAL.search(name)}
         return found
 
     @property

@@ -31,11 +31,12 @@ from rehearsal.boxes.relay import Relay, Target
 from rehearsal.boxes.ssh import Link
 from rehearsal.console import Console
 from rehearsal.evidence import artifact
-from rehearsal.evidence.judgement import NONE, Judgement, exchange_digest, judge_again
+from rehearsal.evidence.judgement import NONE, RUN_STARTED, Judgement, exchange_digest, judge_again
 from rehearsal.evidence.receipt import Receipt, write_whole
 from rehearsal.preregistration import Prepared
 from rehearsal.runner import plan as plans
 from rehearsal.runner.errors import BoxError, LinkError, RehearsalError, UsageError, VoidRun
+from rehearsal.runner.wire import Reply
 from rehearsal.settings import Model, Settings
 
 FIRST_POLL_S = 0.05
@@ -43,6 +44,7 @@ SLOWEST_POLL_S = 0.5
 RECONNECT_S = 30  # for a link that was lost while the run goes on
 SLACK_S = 60  # over the template's own deadline, before a silent run is given up
 SNAPSHOT = "eval_runs.db"
+_OTHER_WAY = "this run began with the model reached in another way: through the relay, or directly"
 VOID = "eval_runs.void.db"  # what came back and must not be believed, under a name that no gate reads
 
 Result = TypeVar("Result")
@@ -185,10 +187,15 @@ def run(session: Session, model: Model, ledger: Ledger, console: Console, secret
         relay = None
         url = model.url
         if model.needs_relay(address.isolation):
+            if session.row.state != "synced" and not _witness_file(session.row).exists():
+                raise UsageError(_OTHER_WAY, hint="invoke sync again")
             witness = stack.enter_context(_Witness(_witness_file(session.row)))
-            api = str(plan.settings.get("api", "plain"))
+            # What a team's own seam asks for has its own shape: any whole body counts as one call.
+            api = "plain" if plan.seam is not None else str(plan.settings.get("api", "plain"))
             relay = stack.enter_context(Relay(address, Target(model.url, model.key, timeout_s), api, witness.note))
             url = relay.url
+        elif _witness_file(session.row).exists():
+            raise UsageError(_OTHER_WAY, hint="invoke sync again")
         session.box.stop()  # one that an earlier `run` left behind would still ask the port of that one's relay
         session.box.start(sha256, url)
         session.row = ledger.move(session.row.box_id, "running")
@@ -298,6 +305,7 @@ class _Witness:
     def __init__(self, file: Path) -> None:
         self._handle = file.open("a", encoding="ascii")
         self._lock = threading.Lock()
+        self._write(RUN_STARTED)
 
     def __enter__(self) -> _Witness:
         return self
@@ -306,10 +314,13 @@ class _Witness:
         with self._lock:
             self._handle.close()
 
-    def note(self, request: bytes, reply: str) -> None:
-        """One complete call: the body of the request, the text of the reply."""
+    def note(self, request: bytes, reply: Reply) -> None:
+        """One complete call: the body of the request, and the reply."""
+        self._write(exchange_digest(request, reply))
+
+    def _write(self, line: str) -> None:
         with self._lock:
-            self._handle.write(exchange_digest(request, reply) + "\n")
+            self._handle.write(line + "\n")
             self._handle.flush()
 
 
@@ -492,5 +503,5 @@ class _Follower:
                 self._tally[outcome] += 1
             tally = ", ".join(f"{count} {word}" for word, count in self._tally.items() if count)
             self.console.attempt(self.plan.run_id, event, tally)
-        elif kind in ("end", "refused"):
+        elif kind in ("end", "refused") and self._last is None:
             self._last = event

@@ -25,6 +25,7 @@ from rehearsal.boxes.ssh import Link
 from rehearsal.boxes.witness import Overheard
 from rehearsal.runner.errors import LinkError
 from rehearsal.runner.exchange import Endpoint, endpoint
+from rehearsal.runner.wire import Reply
 
 MAX_REQUEST = 64 << 20  # bytes; a ticket of 20 KB is large, and one of 20 MB still is one
 MAX_DRAINED = 2 * MAX_REQUEST  # so much is read of a request that is refused: who is cut off can't read why
@@ -39,7 +40,7 @@ _PASSED_ON = (b"content-type", b"accept", b"accept-encoding", b"user-agent")
 _PASSED_BACK = (b"content-type", b"content-encoding", b"retry-after")
 _JSON = [(b"content-type", b"application/json")]
 
-Witness = Callable[[bytes, str], None]
+Witness = Callable[[bytes, Reply], None]
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -174,6 +175,8 @@ class Exchange:
             self._problem(*refusal)
             return
         headers = [(name, value) for name, value in request.headers if name in _PASSED_ON]
+        # Only what the witness can read too: a team's own seam may ask for more.
+        headers = [(name, b"gzip" if name == b"accept-encoding" else value) for name, value in headers]
         try:
             response = self._ask(headers, body)
         except (httpx.HTTPError, OSError) as error:
@@ -184,8 +187,8 @@ class Exchange:
             encoding = response.headers.get("content-encoding", "identity").strip().lower()
             overheard = Overheard(api, encoding)
             self._pass_back(response, overheard)
-            if response.status_code == 200 and (text := overheard.text()) is not None:
-                self._tell(witness, body, text)
+            if response.status_code == 200 and (reply := overheard.reply()) is not None:
+                self._tell(witness, body, reply)
             self._send(h11.EndOfMessage())  # what the box waits for: it never knows of a reply before the witness
 
     def _body(self) -> bytes:
@@ -217,10 +220,10 @@ class Exchange:
             overheard.add(block)
             self._send(h11.Data(data=block))
 
-    def _tell(self, witness: Witness, body: bytes, text: str) -> None:
+    def _tell(self, witness: Witness, body: bytes, reply: Reply) -> None:
         """Where the witness can't be told, an OSError of the laptop's disk among the causes, the box gets no reply."""
         try:
-            witness(body, text)
+            witness(body, reply)
         except Exception as error:
             self._errors[type(error).__name__] += 1
             raise ConnectionAbortedError from error

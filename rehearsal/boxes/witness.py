@@ -5,13 +5,13 @@ from __future__ import annotations
 import zlib
 
 from rehearsal.runner.exchange import MAX_BODY_BYTES
-from rehearsal.runner.wire import read_reply
+from rehearsal.runner.wire import Reply, read_reply
 
 _GZIP = 31  # zlib's number for it
 
 
 class Overheard:
-    """A copy of the one body that is passing: `add` its bytes as they came, then ask for the `text`.
+    """A copy of the one body that is passing: `add` its bytes as they came, then ask for the `reply`.
 
     `api` is 'plain' or 'openai-chat'; `encoding` is the answer's Content-Encoding, of which the provider takes
     'identity' and 'gzip' and nothing else.
@@ -34,9 +34,8 @@ class Overheard:
             self._readable = False
         self._readable = self._readable and len(self._body) <= MAX_BODY_BYTES
 
-    def text(self) -> str | None:
-        """The reply's text as a row holds it in `raw_reply`; None where there is no reply."""
+    def reply(self) -> Reply | None:
+        """The reply as a row holds it (text, finish_reason, model); None where there is none."""
         if not self._readable or (self._gzip and (not self._gzip.eof or self._gzip.unused_data)):
             return None
-        reply = read_reply(bytes(self._body), self._api)
-        return None if reply is None else reply.text
+        return read_reply(bytes(self._body), self._api)

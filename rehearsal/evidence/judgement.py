@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,9 +15,10 @@ from rehearsal.runner.errors import VoidRun
 from rehearsal.runner.plan import Plan
 from rehearsal.runner.template import Template
 from rehearsal.runner.verdict import ERROR, FAIL, PASS, Finding, Verdict, judge, seal_findings, whole_verdict
-from rehearsal.runner.wire import request_body
+from rehearsal.runner.wire import Reply, request_body
 
 GREEN, RED, NONE = "green", "red", "none"
+RUN_STARTED = "run"  # the line of the witness that is no call: somebody started, or went on with, the run
 
 
 @dataclass(frozen=True)
@@ -88,9 +90,10 @@ def judge_again(
     return Judgement(verdict, reason, counts, results)
 
 
-def exchange_digest(request: bytes, reply: str) -> str:
-    """One call to the model: sha256 of the request's body and of the reply's text (hex, both)."""
-    return f"{hashlib.sha256(request).hexdigest()} {hashlib.sha256(reply.encode()).hexdigest()}"
+def exchange_digest(request: bytes, reply: Reply) -> str:
+    """One call to the model: sha256 (hex) of the request's body, and of all that a row takes from the reply."""
+    taken = json.dumps([reply.text, reply.finish_reason, reply.model])
+    return f"{hashlib.sha256(request).hexdigest()} {hashlib.sha256(taken.encode()).hexdigest()}"
 
 
 def _check_witness(
@@ -99,15 +102,22 @@ def _check_witness(
     """Each reply that passed was given by the model to exactly that prompt; with a team's own seam, only as many."""
     passed = [row for row in artifact.attempts if row.outcome == PASS]
     if plan.seam is not None:
-        if len(passed) > witnessed.total():
+        if len(passed) > witnessed.total() - witnessed[RUN_STARTED]:
             raise VoidRun(
                 f"run {plan.run_id} has {len(passed)} passes, and the model was asked {witnessed.total()} times"
             )
         return
+    # A box that asks until it likes the answer has more calls than rows. What was under way when a run was stopped is
+    # asked again by the next `run`: that many may be over.
+    spare = max(0, witnessed[RUN_STARTED] - 1) * plan.concurrency
+    calls = witnessed.total() - witnessed[RUN_STARTED]
+    if len(passed) == plan.expected and calls > plan.expected + spare:
+        raise VoidRun(f"run {plan.run_id} has {plan.expected} rows, and the model was asked {calls} times")
     left = Counter(witnessed)
     for row in passed:
         prompt = template.render(fixtures[row.fixture_id].ticket_body)
-        call = exchange_digest(request_body(prompt, template.settings), row.raw_reply or "")
+        reply = Reply(row.raw_reply or "", row.finish_reason, row.model)
+        call = exchange_digest(request_body(prompt, template.settings), reply)
         left[call] -= 1
         if left[call] < 0:
             raise VoidRun(

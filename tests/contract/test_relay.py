@@ -27,6 +27,7 @@ from rehearsal.runner.errors import LinkError, UsageError
 from rehearsal.runner.exchange import MAX_BODY_BYTES
 from rehearsal.runner.provider import complete
 from rehearsal.runner.template import Settings
+from rehearsal.runner.wire import Reply
 from tests.cli.project import eventually
 from tests.contract import misbehaving as bad
 from tests.contract.misbehaving import DRAFT, Asked, Server, answer, serve
@@ -518,7 +519,7 @@ def test_nothing_unexpected_prints_a_traceback(
 ) -> None:
     """Whatever it is, it ends that one connection and is counted."""
 
-    def witness(_request: bytes, _reply: str) -> None:
+    def witness(_request: bytes, _reply: Reply) -> None:
         raise unexpected("the disk of the laptop, say")
 
     escaped: list[object] = []
@@ -566,7 +567,7 @@ def test_an_endless_answer_is_cut_and_the_model_is_left_at_once(through: Through
             raise
 
     told: list[str] = []
-    relay, _ = through(behave, witness=lambda _request, reply: told.append(reply))
+    relay, _ = through(behave, witness=lambda _request, reply: told.append(reply.text))
     with socket.create_connection(("127.0.0.1", port(relay)), 20) as stream:
         stream.sendall(b"POST /v1/reply HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
         got = b"".join(stream.recv(65536) for _ in range(50))
@@ -602,7 +603,7 @@ def test_the_witness_is_told_what_the_provider_makes_of_it(
 ) -> None:
     """The very provider of the box, asking through the relay, against what was told meanwhile."""
     told: list[tuple[bytes, str]] = []
-    relay, model = through(behaviour, api=api, witness=lambda request, reply: told.append((request, reply)))
+    relay, model = through(behaviour, api=api, witness=lambda request, reply: told.append((request, reply.text)))
 
     found = asyncio.run(complete("a ticket", Settings(api=api, timeout_s=20), url=relay.url))
     assert found.error is None
@@ -628,7 +629,7 @@ def test_the_witness_is_told_what_the_provider_makes_of_it(
 )
 def test_the_witness_is_not_told_of_what_is_no_reply(through: Through, behaviour: bad.Behaviour, api: str) -> None:
     told: list[str] = []
-    relay, model = through(behaviour, api=api, witness=lambda _request, reply: told.append(reply))
+    relay, model = through(behaviour, api=api, witness=lambda _request, reply: told.append(reply.text))
     request = b"POST /v1/reply HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     assert raw(relay, request).startswith(b"HTTP/1.1 ")
     assert len(model.asked) == 1
@@ -638,7 +639,7 @@ def test_the_witness_is_not_told_of_what_is_no_reply(through: Through, behaviour
 def test_the_witness_knows_of_a_reply_before_the_box_has_it(through: Through) -> None:
     may_go_on = threading.Event()
 
-    def witness(_request: bytes, _reply: str) -> None:
+    def witness(_request: bytes, _reply: Reply) -> None:
         assert may_go_on.wait(20)
 
     relay, _ = through(answer(200, DRAFT), witness=witness)

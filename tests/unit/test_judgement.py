@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rehearsal.evidence.artifact import Row, findings, newest, read
-from rehearsal.evidence.judgement import Judgement, exchange_digest, judge_again
+from rehearsal.evidence.judgement import RUN_STARTED, Judgement, exchange_digest, judge_again
 from rehearsal.runner.errors import VoidRun
 from rehearsal.runner.plan import Plan, Seam
 from rehearsal.runner.verdict import policy_hash
-from rehearsal.runner.wire import request_body
+from rehearsal.runner.wire import Reply, request_body
 from tests.unit.runs import BAD, GOOD, judged, lay_out, loaded, replied, stored
 
 completions = st.sampled_from(
@@ -161,7 +161,7 @@ def seen_by_the_relay(folder: Path, plan: Plan, *replies: str) -> Counter[str]:
     bodies = [
         request_body(template.render(fixtures[entry.id].ticket_body), template.settings) for entry, _ in plan.attempts()
     ]
-    return Counter(exchange_digest(body, reply) for body, reply in zip(bodies, replies, strict=False))
+    return Counter(exchange_digest(body, Reply(reply)) for body, reply in zip(bodies, replies, strict=False))
 
 
 def judged_by(folder: Path, plan: Plan, witnessed: Counter[str]) -> Judgement:
@@ -183,7 +183,7 @@ def test_a_reply_that_the_model_never_gave_to_this_prompt_voids_the_run(tmp_path
 
 def test_a_reply_to_another_prompt_does_not_count(tmp_path: Path) -> None:
     plan = lay_out(tmp_path)
-    harmless = exchange_digest(b'{"prompt": "say something harmless"}', GOOD)
+    harmless = exchange_digest(b'{"prompt": "say something harmless"}', Reply(GOOD))
     with pytest.raises(VoidRun, match="the model never gave this reply to this prompt"):
         judged_by(tmp_path, plan, Counter({harmless: 2}))
 
@@ -205,3 +205,27 @@ def test_a_reply_over_the_cap_is_too_large_whoever_says_otherwise(tmp_path: Path
     padded = GOOD[:-1] + " " * (1 << 20) + "}"
     found = judged(tmp_path, plan, stored(tmp_path, plan, [replied(padded)]))
     assert (found.verdict, found.reason) == ("red", "reply_too_large")
+
+
+def test_a_finish_reason_that_the_model_never_gave_voids_the_run(tmp_path: Path) -> None:
+    plan = lay_out(tmp_path, api="openai-chat")
+    cut = seen_by_the_relay(tmp_path, plan)
+    template, fixtures = loaded(tmp_path, plan)
+    for entry, _ in plan.attempts():
+        body = request_body(template.render(fixtures[entry.id].ticket_body), template.settings)
+        cut[exchange_digest(body, Reply(GOOD, "length", "m"))] += 1
+    pulled = stored(tmp_path, plan, [replied(finish_reason="stop", model="m")] * 2)
+    with pytest.raises(VoidRun, match="the model never gave this reply"):
+        judge_again(read(pulled, plan), plan, *loaded(tmp_path, plan), cut)
+
+
+def test_asking_until_the_answer_pleases_voids_the_run(tmp_path: Path) -> None:
+    plan = lay_out(tmp_path)
+    asked = seen_by_the_relay(tmp_path, plan, GOOD, GOOD)
+    template, fixtures = loaded(tmp_path, plan)
+    body = request_body(template.render(fixtures["T-1"].ticket_body), template.settings)
+    more = asked + Counter({exchange_digest(body, Reply(BAD)): 1, RUN_STARTED: 1})
+    with pytest.raises(VoidRun, match="has 2 rows, and the model was asked 3 times"):
+        judged_by(tmp_path, plan, more)
+    (tmp_path / "eval_runs.db").unlink()
+    assert judged_by(tmp_path, plan, more + Counter({RUN_STARTED: 1})).verdict == "green", "one was under way at a stop"
