@@ -7,7 +7,6 @@ So the bytes are read once, hashed, checked, and opened from memory.
 from __future__ import annotations
 
 import hashlib
-import json
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
@@ -174,12 +173,3 @@ def newest(connection: sqlite3.Connection, template_version: str) -> tuple[int, 
     query = "SELECT passed, failure_reason FROM eval_runs WHERE template_version = ? ORDER BY id DESC LIMIT 1"
     found: tuple[int, str | None] | None = connection.execute(query, (template_version,)).fetchone()
     return found
-
-
-def findings(row: Row) -> list[dict[str, str]]:
-    """The row's findings; an empty list where they are not readable."""
-    try:
-        value = json.loads(row.findings_json)
-    except ValueError:
-        return []
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
