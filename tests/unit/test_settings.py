@@ -128,3 +128,13 @@ def test_nothing_is_read_from_anywhere_else(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("MODEL_URL", "http://elsewhere/")
     values: dict[str, Any] = {}
     assert Model.from_environment(values) is None
+
+
+@pytest.mark.parametrize("name", ["key", "api_key", "access_token", "sig", "code"])
+def test_what_a_query_calls_a_credential_is_a_secret(name: str) -> None:
+    assert model(f"https://m.example/v1?{name}=sesame-open", "").secrets()[f"MODEL_URL's {name}"] == "sesame-open"
+
+
+@pytest.mark.parametrize("name", ["api-version", "deployment", "language", "out"])
+def test_other_values_of_a_query_are_words_that_a_ticket_may_hold(name: str) -> None:
+    assert list(model(f"https://m.example/v1?{name}=summary", "").secrets()) == ["MODEL_URL"]
